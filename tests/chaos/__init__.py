@@ -7,6 +7,7 @@ hold, delay and half-close connections. Another user edits configs at the same t
     schedule   the faults and edits of a run, a pure function of the seed
     proxy      connections that break on demand, and hold a request before or after the server executes it
     stage      ensemble, cluster, services and user of one run
+    resources  the descriptors and threads of the service processes
     services   the service processes of a run, each behind its own link
     play       waits, and faults of services and links
     run        executes a schedule

@@ -10,6 +10,7 @@ from functools import partial
 
 from tests.chaos.checker import Violation
 from tests.chaos.proxy import Timing, Trap
+from tests.chaos.resources import ResourceWatch
 from tests.chaos.schedule import PROCESS_FAULTS, SERVERS, Fault, FaultKind, Target
 from tests.chaos.services import StagedServices
 
@@ -18,9 +19,12 @@ _LATE_SECONDS = 30.0
 
 POLL_SECONDS = 0.05
 _DELAY_SECONDS = 0.3
+_SETTLE_SECONDS = 10.0
+"""How long after the end of the reassignment a process may still have the descriptors and threads of its repairs."""
 
 STUCK = "an expected state was not reached"
 CRASHED = "a service ended unexpectedly, or with a traceback"
+PILED_UP = "descriptors or threads that stay after the faults"
 
 
 class Play(ABC):
@@ -44,6 +48,7 @@ class Play(ABC):
         """Connections that were cut after a request and before its response."""
         self._terminated: set[int] = set()
         """Process ids that have got SIGTERM."""
+        self.resources = ResourceWatch(services.processes)
         self.violations: list[Violation] = []
         self.notes: list[str] = []
         """The events in order, each with the seconds since the start."""
@@ -67,6 +72,7 @@ class Play(ABC):
             time.sleep(min(remaining, POLL_SECONDS))
 
     def _run_repairs(self) -> None:
+        self.resources.sample()
         now = time.monotonic()
         due = [repair for repair in self.repairs if repair[0] <= now]
         self.repairs = [repair for repair in self.repairs if repair not in due]
@@ -199,6 +205,14 @@ class Play(ABC):
         return leader if target is Target.LEADER or not self._services.plan.separate_services else target.value
 
     # End
+
+    def check_resources(self) -> None:
+        """Find processes whose descriptors or threads have piled up."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while (excess := list(self.resources.excess())) and time.monotonic() < deadline:
+            self.sleep(POLL_SECONDS)
+        self.violations += [Violation(PILED_UP, 0, sentence) for sentence in excess]
+        self.note(f"at most {self.resources.most} of a process, {self.resources.quiet} before the faults")
 
     def end_services(self) -> None:
         """Stop all services by SIGTERM; each must be running before, and end without an error."""

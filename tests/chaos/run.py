@@ -12,6 +12,7 @@ from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServe
 from tests.chaos.checker import Subject, Verdict, Violation, differences, judge
 from tests.chaos.play import POLL_SECONDS, Play
 from tests.chaos.proxy import TransactionTrap, Trap
+from tests.chaos.resources import ResourceCount
 from tests.chaos.schedule import Edit, Fault, FaultKind, Schedule, Target
 from tests.chaos.stage import Stage
 
@@ -29,6 +30,8 @@ class Result:
     cuts_after_commit: int
     """Connections that were cut after a commit and before its response."""
     seconds: float
+    most: ResourceCount
+    """The largest numbers of any process at any time."""
     notes: tuple[str, ...] = ()
     """The events in order, each with the seconds since the start."""
 
@@ -61,6 +64,7 @@ class _Run(Play):
         self.until(lambda: stage.leader()[0] > 0, "a planner leads")
         stage.submit_reassignment()
         self.until(stage.is_throttled, "the reassignment is throttled")
+        self.resources.begin_faults()
         for step in stage.plan.steps:
             if isinstance(step, Fault):
                 self.inject(step)
@@ -74,12 +78,14 @@ class _Run(Play):
         self.until(
             lambda: not differences(stage.configs(), stage.expected) and not stage.ledger(), "all throttles are removed"
         )
+        self.check_resources()
         self.end_services()
         subject = Subject(stage.kafka_paths, stage.own, frozenset(stage.sessions), stage.begin, stage.expected)
         verdict = judge(stage.ensemble.transactions(stage.since, refused=True), subject)
         verdict = replace(verdict, violations=(*verdict.violations, *self.violations))
         seconds = time.monotonic() - self.start
-        return Result(stage.plan, verdict, self.kills, self.inside, self.cuts, seconds, tuple(self.notes))
+        counts = self.kills, self.inside, self.cuts
+        return Result(stage.plan, verdict, *counts, seconds, self.resources.most, tuple(self.notes))
 
     def _trap(self, fault: Fault) -> Trap:
         return TransactionTrap(fault.timing, self.stage.own.term)

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TypeVar
 
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble
+from tests.chaos.resources import ResourceCount
 from tests.chaos.run import Result, run
 from tests.chaos.schedule import schedule
 
@@ -92,7 +95,8 @@ def line(result: Result) -> str:
         f"{plan.seed:5} {'separate' if plan.separate_services else '2 x run':8}{result.seconds:6.1f} s, "
         f"{result.kills} kills and stops, {result.kills_inside} during a transaction, "
         f"{result.cuts_after_commit} cuts after commit, "
-        f"{verdict.writes} writes of {verdict.terms} terms, {verdict.late} refused as late: {outcome}"
+        f"{verdict.writes} writes of {verdict.terms} terms, {verdict.late} refused as late, "
+        f"at most {result.most} of a process: {outcome}"
     )
 
 
@@ -116,5 +120,6 @@ def summary(results: Sequence[Result]) -> str:
             f"{sum(r.cuts_after_commit for r in results)} connections cut between a commit and its response",
             f"{sum(r.verdict.writes for r in results)} writes of {sum(r.verdict.terms for r in results)} terms, "
             f"{sum(r.verdict.late for r in results)} transactions of ended terms refused by ZooKeeper",
+            f"at most {reduce(or_, (r.most for r in results), ResourceCount())} of a process",
         ]
     )

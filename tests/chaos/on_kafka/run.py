@@ -34,6 +34,7 @@ from tests.chaos.on_kafka.stage import (
 from tests.chaos.on_kafka.state_topic import texts_of_records
 from tests.chaos.play import POLL_SECONDS, Play
 from tests.chaos.proxy import Trap, kafka_api
+from tests.chaos.resources import ResourceCount
 from tests.chaos.schedule import Edit, Fault, FaultKind, Schedule, Target
 
 _OUTAGE_SECONDS = 20.0
@@ -66,6 +67,8 @@ class KafkaResult:
     outages: tuple[tuple[str, float], ...]
     """(fault of the broker that led the state partition, longest time between the ends of two cycles after it)."""
     seconds: float
+    most: ResourceCount
+    """The largest numbers of any process at any time."""
     notes: tuple[str, ...] = ()
     """The events in order, each with the seconds since the start."""
 
@@ -129,6 +132,7 @@ class _KafkaRun(Play):
         self._await(_repeated(stage.submit_through_api), "the reassignment is submitted")
         stage.submit_through_kafka()
         self.until(stage.is_throttled, "the reassignment is throttled")
+        self.resources.begin_faults()
         for step in stage.plan.steps:
             if isinstance(step, Fault):
                 self.inject(step)
@@ -150,6 +154,7 @@ class _KafkaRun(Play):
         if stage.state.history().current_ledger():
             self.sleep(self.trap_seconds)
             self.until(self._is_clean, "late writes are restored")
+        self.check_resources()
         self.end_services()
         self._check_end()
         return self._result()
@@ -170,8 +175,10 @@ class _KafkaRun(Play):
         failovers = tuple(filter(None, (self._measure(failover) for failover in self._failovers)))
         counts = self.kills, self.inside, self.cuts, self._broker_faults
         outages = tuple((kind, self._longest_gap(at)) for kind, at in self._outages)
-        seconds = time.monotonic() - self.start
-        return KafkaResult(stage.plan, judgement, violations, *counts, failovers, outages, seconds, tuple(self.notes))
+        seconds, most = time.monotonic() - self.start, self.resources.most
+        return KafkaResult(
+            stage.plan, judgement, violations, *counts, failovers, outages, seconds, most, tuple(self.notes)
+        )
 
     # States
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.chaos.on_kafka.run import KafkaResult, run
 from tests.chaos.on_kafka.schedule import schedule
 from tests.chaos.on_kafka.stage import SharedCluster
+from tests.chaos.resources import ResourceCount
 from tests.chaos.series import run_lanes
 
 
@@ -31,6 +32,8 @@ class KafkaRecord:
     stale: int
     repair_seconds: float
     void: int
+    descriptors: int
+    threads: int
     failovers: tuple[tuple[str, float, float], ...]
     outages: tuple[tuple[str, float], ...]
     schedule: str
@@ -71,7 +74,7 @@ def to_json(record: KafkaRecord) -> str:
 
 
 def _from_json(line: str) -> KafkaRecord:
-    fields = {"late": 0, **json.loads(line)}
+    fields = {"late": 0, "descriptors": 0, "threads": 0, **json.loads(line)}
     for name in ("notes", "violations"):
         fields[name] = tuple(fields[name])
     for name in ("failovers", "outages"):
@@ -96,6 +99,8 @@ def _record(result: KafkaResult) -> KafkaRecord:
         stale=len(judgement.stale),
         repair_seconds=round(judgement.repair_seconds, 2),
         void=judgement.void,
+        descriptors=result.most.descriptors,
+        threads=result.most.threads,
         failovers=tuple((name, round(claim, 2), round(cycle, 2)) for name, claim, cycle in result.failovers),
         outages=tuple((kind, round(gap, 2)) for kind, gap in result.outages),
         schedule=str(plan),
@@ -112,7 +117,8 @@ def line(record: KafkaRecord) -> str:
         f"{record.kills} kills and stops, {record.kills_inside} during a request, "
         f"{record.cuts} cuts after a request, {record.broker_faults} broker faults, "
         f"{record.writes} writes of {record.terms} terms, {record.void} void records, "
-        f"{record.stale} stale rates: {outcome}"
+        f"{record.stale} stale rates, "
+        f"at most {ResourceCount(record.descriptors, record.threads)} of a process: {outcome}"
     )
 
 
@@ -137,10 +143,15 @@ def summary(records: Sequence[KafkaRecord]) -> str:
             f"{sum(r.void for r in records)} void records",
             f"{sum(r.stale for r in records)} stale rates, each repaired within "
             f"{max((r.repair_seconds for r in records), default=0.0):.1f} s",
+            f"at most {ResourceCount(_most(records, 'descriptors'), _most(records, 'threads'))} of a process",
             *(_failovers(records, signal) for signal in ("SIGKILL", "SIGTERM")),
             *(_outages(records, kind) for kind in ("SIGKILL", "SIGSTOP")),
         ]
     )
+
+
+def _most(records: Sequence[KafkaRecord], field: str) -> int:
+    return max((getattr(record, field) for record in records), default=0)
 
 
 def _failovers(records: Sequence[KafkaRecord], signal: str) -> str:

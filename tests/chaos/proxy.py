@@ -21,6 +21,9 @@ from typing import Literal
 _MULTI = 14
 _HELD_SECONDS = 60.0
 """Longest time to hold a frame, so that a failing run ends."""
+_CONNECT_SECONDS = 1.0
+"""Longest wait for a server to accept. A frozen one stops to accept once its queue is full, and a connection that waits
+for it until then is tried again only after many seconds."""
 
 _LENGTH, _REQUEST, _VERSION = struct.Struct(">i"), struct.Struct(">ii"), struct.Struct(">i")
 _KAFKA_REQUEST = struct.Struct(">hhi")
@@ -131,12 +134,13 @@ class TransactionTrap(Trap):
 class Link:
     """The proxy of all connections between one process and some servers on 127.0.0.1; a context manager."""
 
-    def __init__(self, ports: Sequence[int], framing: Framing | None) -> None:
+    def __init__(self, ports: Sequence[int], framing: Framing | None, own_ports: Sequence[int] | None = None) -> None:
         """Open one listener for each server.
 
         Args:
             ports: ports of the servers.
             framing: the protocol to parse; None: forward bytes as they arrive.
+            own_ports: ports of the listeners; None: any. `refuse` needs ports that no other program is given meanwhile.
         """
         self.trap: Trap | None = None
         """The trap for requests; it needs a `framing`."""
@@ -151,14 +155,16 @@ class Link:
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
         self._threads: list[threading.Thread] = []
-        self._listeners = [(socket.create_server(("127.0.0.1", 0)), port) for port in ports]
+        self._ports = ports
+        self._listeners = [socket.create_server(("127.0.0.1", port)) for port in own_ports or [0] * len(ports)]
+        self._own_ports: list[int] = [listener.getsockname()[1] for listener in self._listeners]
         self._gates = [threading.Event() for _ in ports]
         """For each server: whether data is forwarded."""
         self.resume()
 
     def __enter__(self) -> Link:
-        for (listener, port), gate in zip(self._listeners, self._gates, strict=True):
-            self._start_thread(self._accept, listener, port, gate)
+        for server in range(len(self._ports)):
+            self._listen(server)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,10 +172,8 @@ class Link:
         self.resume()
         if self.trap is not None:
             self.trap.release(dropped=True)
-        for listener, _port in self._listeners:
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
+        for listener in self._listeners:
+            _end_listener(listener)
         self.cut()
         while self._threads:
             self._threads.pop().join()
@@ -177,7 +181,7 @@ class Link:
     @property
     def connect(self) -> str:
         """Connection string: `host:port`, separated by commas."""
-        return ",".join(f"127.0.0.1:{listener.getsockname()[1]}" for listener, _ in self._listeners)
+        return ",".join(f"127.0.0.1:{port}" for port in self._own_ports)
 
     # Faults
 
@@ -206,12 +210,24 @@ class Link:
         for gate in self._gates if server is None else [self._gates[server]]:
             gate.set()
 
+    def refuse(self, server: int) -> None:
+        """Refuse new connections to a server, as the host of a process that has ended does."""
+        _end_listener(self._listeners[server])
+
+    def accept(self, server: int) -> None:
+        """Accept connections again after `refuse`."""
+        self._listeners[server] = socket.create_server(("127.0.0.1", self._own_ports[server]))
+        self._listen(server)
+
     def reset(self) -> None:
         """Forward again, without trap and observers, so that another run can use the link."""
         self.trap, self.observe, self.observe_response = None, _ignore, _ignore
         self.resume()
 
     # Forwarding
+
+    def _listen(self, server: int) -> None:
+        self._start_thread(self._accept, self._listeners[server], self._ports[server], self._gates[server])
 
     def _start_thread(self, work: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, name="link", daemon=True)
@@ -232,10 +248,11 @@ class Link:
                 return
             gate.wait()
             try:
-                server = socket.create_connection(("127.0.0.1", port))
+                server = socket.create_connection(("127.0.0.1", port), _CONNECT_SECONDS)
             except OSError:
                 client.close()
                 continue
+            server.settimeout(None)
             connection = _Connection(client, server)
             with self._lock:
                 self._connections.add(connection)
@@ -292,6 +309,13 @@ class Link:
             return True
         connection.awaited_response = None
         return not awaited_response[0].hold()
+
+
+def _end_listener(listener: socket.socket) -> None:
+    """Close a listener, and wake up the thread that accepts its connections."""
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def _ignore(frame: bytes) -> None:

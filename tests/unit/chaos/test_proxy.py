@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from autothrottle_lab.servers.processes import free_ports
 from tests.builders import AT_ONCE, Stopwatch
 from tests.chaos.proxy import Framing, Link, Timing, TransactionTrap
 
@@ -165,6 +166,32 @@ def test_unreachable_server_ends_the_connection_at_once(link: Link, server: Serv
     with socket.create_connection((host, int(port)), LIMIT_SECONDS) as connection:
         assert receive(connection) == b""
         assert stopwatch.seconds < AT_ONCE
+
+
+def test_refused_connections_are_accepted_again_at_the_same_port(server: Server) -> None:
+    with Link([server.port], framing=Framing.ZOOKEEPER, own_ports=free_ports(1)) as link:
+        host, port = link.connect.split(":")
+        with opened(link) as connection:
+            link.refuse(0)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, int(port)), LIMIT_SECONDS)
+            connection.sendall(frame(1, 3))
+            assert receive(connection) == frame(1, 3)
+        link.accept(0)
+        opened(link).close()
+
+
+def test_full_queue_of_a_frozen_server_does_not_hold_up_later_connections() -> None:
+    """A proxy waited two minutes for a frozen broker with a full queue. No process reached the broker that returned."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        port = listener.getsockname()[1]
+        stack.enter_context(socket.create_connection(("127.0.0.1", port)))  # the queue is full now
+        with Link([port], framing=None) as link:
+            host, own_port = link.connect.split(":")
+            stopwatch = Stopwatch()
+            with socket.create_connection((host, int(own_port)), LIMIT_SECONDS) as connection:
+                assert receive(connection) == b""
+            assert stopwatch.seconds < LIMIT_SECONDS / 2
 
 
 @pytest.mark.parametrize("dropped", [False, True])

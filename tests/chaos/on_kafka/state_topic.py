@@ -24,8 +24,16 @@ from tests.chaos.on_kafka.state import Claim, FencedRecord, Heartbeat, LedgerWri
 _GZIP, _GZIP_FORMAT = b"\x1f\x8b\x08", 31
 """The begin of compressed records, and zlib's number of their format."""
 
+_MAX_INFLATED_BYTES = 4_000_000
+"""Longer contents of compressed records are not ours."""
+_MAX_RECORD_BYTES = 1_048_576
+
 _RECORD_ID = re.compile(rb'"id": ?"([^"]+)"')
 
+CLIENT_ID = "chaos"
+"""Of the clients of the harness that read or append. Quotas of other clients do not throttle it."""
+_SILENCE_SECONDS = 3.0
+"""Longest time without a record; services send heartbeats several times a second."""
 _REQUEST_MILLISECONDS = 3000
 """Timeout of a read, so that a broker that is away does not hold up the reader."""
 
@@ -44,7 +52,7 @@ def texts_of_records(frame: bytes) -> bytes:
     pieces, start = [frame], frame.find(_GZIP)
     while start >= 0:
         with suppress(zlib.error):
-            pieces.append(zlib.decompressobj(_GZIP_FORMAT).decompress(frame[start:]))
+            pieces.append(zlib.decompressobj(_GZIP_FORMAT).decompress(frame[start:], _MAX_INFLATED_BYTES))
         start = frame.find(_GZIP, start + 1)
     return b" ".join(pieces)
 
@@ -71,13 +79,17 @@ class StateReplay:
     _audits: set[str] = field(default_factory=set)
     _last_version: int = 0
 
-    def take(self, milliseconds: int, edit: Mapping[str, Any]) -> None:
+    def take(self, milliseconds: int, value: bytes) -> None:
         """Apply a record.
 
         Args:
             milliseconds: when its author appended it, since 1970.
-            edit: the record.
+            value: the record, which may be of another client.
         """
+        edit = _parsed(value)
+        if edit is None:
+            self.void += 1
+            return
         if "snapshot" in edit:
             return
         term = next((version for path, version in self._versions.items() if path.endswith("/term")), 0)
@@ -114,6 +126,16 @@ class StateReplay:
             self.ledger.append(LedgerWrite(at, entity, entry, fence))
 
 
+def _parsed(value: bytes) -> Mapping[str, Any] | None:
+    """Return the fields of a record; None: it is not one of ours."""
+    try:
+        content = json.loads(value)
+    except ValueError:
+        return None
+    is_ours = isinstance(content, dict) and (("id" in content and content.get("v") == 1) or "snapshot" in content)
+    return content if is_ours else None
+
+
 class KafkaState(StateLog):
     """State in a topic of the cluster under test. A thread reads it, before anything in it is deleted."""
 
@@ -138,7 +160,9 @@ class KafkaState(StateLog):
         self._sent, self._read_back = sent, read_back
         self._cluster, self._topic, self._session_seconds = cluster, topic, session_seconds
         self._replay, self._lock = StateReplay(), threading.Lock()
-        self._next_offset = 0
+        self.end = 0
+        """Offset of the next record to read."""
+        self._own_records: list[bytes] = []
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="state topic", daemon=True)
 
@@ -171,6 +195,16 @@ class KafkaState(StateLog):
             ]
             return StateHistory(list(replay.claims), list(replay.ledger), heartbeats, fenced, replay.void)
 
+    def records(self) -> list[bytes]:
+        """Return the values of the records that the services have sent, and that are in the log."""
+        with self._lock:
+            return list(self._own_records)
+
+    def _take(self, milliseconds: int, value: bytes) -> None:
+        if len(value) <= _MAX_RECORD_BYTES and any(record_id in self._sent for record_id in record_ids(value)):
+            self._own_records.append(value)
+        self._replay.take(milliseconds, value)
+
     def _follow(self) -> None:
         while not self._ending.is_set():
             with suppress(kafka.errors.KafkaError):
@@ -181,6 +215,7 @@ class KafkaState(StateLog):
     def _read(self) -> None:
         consumer = kafka.KafkaConsumer(
             bootstrap_servers=self._cluster.bootstrap_servers.split(","),
+            client_id=CLIENT_ID,
             enable_auto_commit=False,
             request_timeout_ms=_REQUEST_MILLISECONDS,
             metadata_max_age_ms=1000,
@@ -191,11 +226,14 @@ class KafkaState(StateLog):
         partition = kafka.TopicPartition(*self.partition)
         try:
             consumer.assign([partition])
-            consumer.seek(partition, self._next_offset)
-            while not self._ending.is_set():
+            consumer.seek(partition, self.end)
+            # After an absence of all brokers, a new consumer connects at once, and an old one after some seconds.
+            silence_ends = time.monotonic() + _SILENCE_SECONDS
+            while not self._ending.is_set() and time.monotonic() < silence_ends:
                 for record in consumer.poll(timeout_ms=100).get(partition, ()):
+                    silence_ends = time.monotonic() + _SILENCE_SECONDS
                     with self._lock:
-                        self._next_offset = record.offset + 1
-                        self._replay.take(record.timestamp, json.loads(record.value))
+                        self.end = record.offset + 1
+                        self._take(record.timestamp, record.value or b"")
         finally:
             consumer.close()

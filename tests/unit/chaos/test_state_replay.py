@@ -30,7 +30,7 @@ CLAIM = edit({TERM: json.dumps({"address": "unix:/tmp/run-1", "holder": "s1"})},
 def replayed(*edits: Mapping[str, object]) -> StateReplay:
     replay = StateReplay()
     for number, record in enumerate(edits):
-        replay.take(100_000 + number, record)
+        replay.take(100_000 + number, json.dumps(record).encode())
     return replay
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos.on_kafka import series as on_kafka
-from tests.chaos.on_kafka.series import KafkaRecord, read_results, to_json
+from tests.chaos.on_kafka.series import Family, KafkaRecord, read_results, to_json
 from tests.chaos.run import Result
 from tests.chaos.series import details, line, run_all, summary
 
@@ -28,6 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kafka", action="store_true", help="on real Kafka brokers")
     parser.add_argument(
         "--state", choices=("kafka", "zookeeper"), default="kafka", help="with --kafka: the state store (%(default)s)"
+    )
+    parser.add_argument(
+        "--absences",
+        choices=(Family.SHORT_ABSENCES.value, Family.LONG_ABSENCES.value),
+        help="with --kafka: other schedules, in which all brokers are away for 20 to 60 s (short) or 300 s (long)",
     )
     parser.add_argument(
         "--results", type=Path, help="with --kafka: file that keeps the results; seeds in it are not run again"
@@ -61,7 +66,8 @@ def _run_on_kafka(arguments: argparse.Namespace) -> int:
         if record.violations or arguments.stories:
             print(on_kafka.details(record), flush=True)
 
-    records = on_kafka.run_all(missing, arguments.lanes, arguments.state, report, arguments.logs)
+    family = Family(arguments.absences) if arguments.absences else Family.ONE_BROKER
+    records = on_kafka.run_all(missing, arguments.lanes, arguments.state, report, arguments.logs, family)
     stored = (results[seed] for seed in seeds if seed in results)
     records = sorted([*records, *stored], key=lambda record: record.seed)
     print(on_kafka.summary(records))

@@ -206,7 +206,7 @@ class Play(ABC):
 
     # End
 
-    def check_resources(self) -> None:
+    def check_services(self) -> None:
         """Find processes whose descriptors or threads have piled up."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while (excess := list(self.resources.excess())) and time.monotonic() < deadline:

@@ -78,7 +78,7 @@ class _Run(Play):
         self.until(
             lambda: not differences(stage.configs(), stage.expected) and not stage.ledger(), "all throttles are removed"
         )
-        self.check_resources()
+        self.check_services()
         self.end_services()
         subject = Subject(stage.kafka_paths, stage.own, frozenset(stage.sessions), stage.begin, stage.expected)
         verdict = judge(stage.ensemble.transactions(stage.since, refused=True), subject)

@@ -39,10 +39,17 @@ class Target(Enum):
     ZOOKEEPER_FOLLOWER = "ZooKeeper's follower"
     STATE_LEADER = "the broker that leads the state partition"
     STATE_FOLLOWER = "a broker that follows the state partition"
+    ALL_BROKERS = "all brokers"
 
 
 PROCESS_FAULTS = (FaultKind.KILL, FaultKind.STOP, FaultKind.TERMINATE)
-SERVERS = (Target.ZOOKEEPER_LEADER, Target.ZOOKEEPER_FOLLOWER, Target.STATE_LEADER, Target.STATE_FOLLOWER)
+SERVERS = (
+    Target.ZOOKEEPER_LEADER,
+    Target.ZOOKEEPER_FOLLOWER,
+    Target.STATE_LEADER,
+    Target.STATE_FOLLOWER,
+    Target.ALL_BROKERS,
+)
 _WRITERS = (Target.LEADER, Target.APPLIER)
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from autothrottle.adapters.kafka_state.topic import MIN_IN_SYNC
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Startable, free_ports
 from tests.chaos.proxy import Framing, Link
+from tests.chaos.schedule import FaultKind
 
 BROKERS = (1001, 1002, 1003)
 SLOTS = 6
@@ -42,7 +44,9 @@ class ProxiedCluster(Startable):
         self._stack = ExitStack()
         self.kafka = KraftCluster(directory, BROKERS, broker_properties=_PROPERTIES)
         ports = {broker_id: free_ports(SLOTS + 1) for broker_id in BROKERS}
-        self.slots = [Link([ports[b][slot] for b in BROKERS], Framing.KAFKA) for slot in range(SLOTS)]
+        self.slots = [
+            Link([ports[b][slot] for b in BROKERS], Framing.KAFKA, free_ports(len(BROKERS))) for slot in range(SLOTS)
+        ]
         """The links of the service processes, each to all brokers."""
         self.peers = {broker_id: Link([ports[broker_id][SLOTS]], None) for broker_id in BROKERS}
         """Broker id -> the link of the other brokers to it."""
@@ -88,6 +92,31 @@ class ProxiedCluster(Startable):
         """Forward between the services and a broker again."""
         for link in self.slots:
             link.resume(BROKERS.index(broker_id))
+
+    def end_all(self, kind: FaultKind) -> None:
+        """Kill all brokers at once, or freeze them; connections to killed ones are refused."""
+        for broker_id, broker in self.kafka.brokers.items():
+            if kind is FaultKind.KILL:
+                broker.kill()
+                for link in self.slots:
+                    link.refuse(BROKERS.index(broker_id))
+            else:
+                broker.freeze()
+
+    def return_all(self, kind: FaultKind) -> None:
+        """Start all brokers again, or thaw them."""
+        for broker_id, broker in self.kafka.brokers.items():
+            if kind is FaultKind.KILL:
+                for link in self.slots:
+                    link.accept(BROKERS.index(broker_id))
+                broker.start()
+            else:
+                broker.thaw()
+
+    def serves(self, partition: Partition) -> bool:
+        """Whether all brokers are in the cluster, and a partition can commit records."""
+        state = self.kafka.partitions([partition[0]]).get(partition)
+        return state is not None and not self.away() and state.leader >= 0 and len(state.isr) >= MIN_IN_SYNC
 
     def away(self) -> set[int]:
         """Return the brokers that do not run, or that the controller has fenced."""

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -66,6 +67,8 @@ class KafkaResult:
     """(signal, seconds until the next claim, seconds until the end of the next leader's first cycle)."""
     outages: tuple[tuple[str, float], ...]
     """(fault of the broker that led the state partition, longest time between the ends of two cycles after it)."""
+    returns: tuple[tuple[str, float, float], ...]
+    """(fault of all brokers, seconds without them, seconds from their return to the end of a cycle)."""
     seconds: float
     most: ResourceCount
     """The largest numbers of any process at any time."""
@@ -73,7 +76,13 @@ class KafkaResult:
     """The events in order, each with the seconds since the start."""
 
 
-def run(cluster: SharedCluster, plan: Schedule, directory: Path, logs: Path | None = None) -> KafkaResult:
+def run(
+    cluster: SharedCluster,
+    plan: Schedule,
+    directory: Path,
+    logs: Path | None = None,
+    play: Callable[[KafkaStage, ThreadPoolExecutor], KafkaRun] | None = None,
+) -> KafkaResult:
     """Execute one schedule and return its result.
 
     Args:
@@ -81,11 +90,12 @@ def run(cluster: SharedCluster, plan: Schedule, directory: Path, logs: Path | No
         plan: the schedule of the seed.
         directory: an empty directory for sockets and logs; its path must be short.
         logs: directory that keeps the services' logs of a run with violations; None: they are removed.
+        play: class that executes the schedule; None: `KafkaRun`.
     """
     is_broken = True
     try:
         with KafkaStage(cluster, plan, directory) as stage, ThreadPoolExecutor(4, "operator") as operators:
-            result = _KafkaRun(stage, operators).execute()
+            result = (play or KafkaRun)(stage, operators).execute()
             is_broken = bool(result.violations)
             return result
     finally:
@@ -106,7 +116,9 @@ class _Failover:
     term: int
 
 
-class _KafkaRun(Play):
+class KafkaRun(Play):
+    """One run with faults of one broker at a time."""
+
     trap_seconds = 4.0
 
     def __init__(self, stage: KafkaStage, operators: ThreadPoolExecutor) -> None:
@@ -120,6 +132,8 @@ class _KafkaRun(Play):
         self._broker_faults = 0
         self._outages: list[tuple[str, float]] = []
         """(fault of the broker that led the state partition, seconds since the epoch)."""
+        self.returns: list[tuple[str, float, float]] = []
+        """As in `KafkaResult`."""
         self._submissions: list[Future[bool]] = []
         """Reassignments that operators submit in the background."""
 
@@ -134,12 +148,7 @@ class _KafkaRun(Play):
         self.until(stage.is_throttled, "the reassignment is throttled")
         self.resources.begin_faults()
         for step in stage.plan.steps:
-            if isinstance(step, Fault):
-                self.inject(step)
-            elif isinstance(step, Edit):
-                self._await(partial(self._edit, step), f"edit: {step.value}")
-            else:
-                self._call(Call(step))
+            self._take_step(step)
         self._wait_until_repaired()
         self.until(lambda: all(submission.done() for submission in self._submissions), "all submissions have ended")
         # Between the removal of an entry and its repair, its partition may be copied at the speed of the link.
@@ -154,10 +163,18 @@ class _KafkaRun(Play):
         if stage.state.history().current_ledger():
             self.sleep(self.trap_seconds)
             self.until(self._is_clean, "late writes are restored")
-        self.check_resources()
+        self.check_services()
         self.end_services()
         self._check_end()
         return self._result()
+
+    def _take_step(self, step: Fault | Enum) -> None:
+        if isinstance(step, Fault):
+            self.inject(step)
+        elif isinstance(step, Edit):
+            self._await(partial(self._edit, step), f"edit: {step.value}")
+        else:
+            self._call(Call(step))
 
     def _result(self) -> KafkaResult:
         stage, history = self.stage, self.stage.state.history()
@@ -175,10 +192,9 @@ class _KafkaRun(Play):
         failovers = tuple(filter(None, (self._measure(failover) for failover in self._failovers)))
         counts = self.kills, self.inside, self.cuts, self._broker_faults
         outages = tuple((kind, self._longest_gap(at)) for kind, at in self._outages)
-        seconds, most = time.monotonic() - self.start, self.resources.most
-        return KafkaResult(
-            stage.plan, judgement, violations, *counts, failovers, outages, seconds, most, tuple(self.notes)
-        )
+        times, seconds = (failovers, outages, tuple(self.returns)), time.monotonic() - self.start
+        notes = tuple(self.notes)
+        return KafkaResult(stage.plan, judgement, violations, *counts, *times, seconds, self.resources.most, notes)
 
     # States
 
@@ -398,5 +414,6 @@ def _matcher(request: Request) -> Callable[[bytes], bool]:
     api = {Request.CONFIG: ALTER_CONFIGS, Request.REASSIGN: ALTER_REASSIGNMENTS, Request.FETCH: FETCH}.get(
         request, PRODUCE
     )
-    text = {Request.LEDGER: b"/ledger/", Request.HEARTBEAT: b"/election/"}.get(request, b"")
+    texts = {Request.LEDGER: b"/ledger/", Request.HEARTBEAT: b"/election/", Request.SNAPSHOT: b'"rows"'}
+    text = texts.get(request, b"")
     return lambda frame: kafka_api(frame) == api and text in texts_of_records(frame)

@@ -1,4 +1,8 @@
-"""The schedule of one run on real brokers, a pure function of its seed."""
+"""The schedule of one run on real brokers, a pure function of its seed.
+
+There are two families. `schedule` has faults of one broker at a time. `absence_schedule` has an absence of all brokers,
+records of other clients in the state topic, and client quotas.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,24 @@ class Call(Enum):
     SUBMIT = "a reassignment submitted"
 
 
+class TopicFault(Enum):
+    """What another client does to the state topic."""
+
+    GARBAGE = "foreign records that are not ours"
+    OLD_SNAPSHOT = "a foreign record that looks like an old snapshot of an empty tree"
+    COPIES = "copies of earlier records"
+    BOMB = "a foreign record that inflates to 40 MB"
+    UNFENCED_EDIT = "foreign edits of the ledger without the permission of a term"
+    DELETION = "the deletion of all records so far"
+
+
+class ClientQuota(Enum):
+    """A default quota that throttles all services for some seconds."""
+
+    USERS = "a default quota of users, removed later"
+    CLIENT_IDS = "a default quota of client ids, removed later"
+
+
 class Request(Enum):
     """The request that a fault waits for."""
 
@@ -26,9 +48,11 @@ class Request(Enum):
     LEDGER = "Produce of a ledger entry"
     HEARTBEAT = "Produce of a heartbeat"
     FETCH = "Fetch"
+    SNAPSHOT = "Produce of a part of a snapshot, after the deletion of all records so far"
 
 
 SESSION_SECONDS = (2.0, 3.0)
+SHORT_ABSENCE_SECONDS, LONG_ABSENCE_SECONDS = (20.0, 60.0), 300.0
 _TIMINGS = (Timing.REQUEST, Timing.FORWARDED, Timing.ANSWER)
 
 
@@ -47,6 +71,66 @@ def schedule(seed: int) -> Schedule:
     steps: list[Fault | Edit | Call] = [*faults, *edits, chance.choice(tuple(Call))]
     chance.shuffle(steps)
     return Schedule(seed, separate_services, tuple(steps), session)
+
+
+def absence_schedule(seed: int, is_long: bool = False) -> Schedule:
+    """Return the schedule of a seed with an absence of all brokers; it must never change.
+
+    Args:
+        seed: the seed.
+        is_long: whether the brokers are away for 300 s instead of 20 to 60 s.
+    """
+    chance = random.Random(f"{'long' if is_long else 'short'} absence of Kafka {seed}")
+    separate_services = chance.random() < 0.25
+    session = chance.choice(SESSION_SECONDS)
+    seconds = LONG_ABSENCE_SECONDS if is_long else round(chance.uniform(*SHORT_ABSENCE_SECONDS), 1)
+    absence = Fault(
+        chance.choice((FaultKind.KILL, FaultKind.STOP)),
+        Target.ALL_BROKERS,
+        Timing.ANY,
+        round(chance.uniform(0.0, 1.0), 1),
+        seconds,
+    )
+    topic_faults: list[TopicFault | Fault] = [*chance.sample((*TopicFault,), 2)]
+    if TopicFault.COPIES in topic_faults:  # the deletion causes a snapshot, whose parts are copied, too
+        topic_faults = [TopicFault.DELETION, TopicFault.COPIES]
+    if TopicFault.DELETION in topic_faults and chance.random() < 0.5:
+        topic_faults[topic_faults.index(TopicFault.DELETION)] = _snapshot_fault(chance, session)
+    # Each group is in order; a process that starts after a foreign record reads it without knowing better.
+    groups: list[list[Fault | Edit | Call | TopicFault | ClientQuota]] = [
+        [*_absence_companion(chance, seconds), absence],
+        [*topic_faults, _process_fault(chance, session)],
+        [_link_fault(chance, session)],
+        [chance.choice((Edit.RATE, Edit.NO_RATE))],
+        [chance.choice((Edit.ENTRY_REMOVED, Edit.ENTRY_ADDED, Edit.FOREIGN_RATE, Edit.FOREIGN_KEY))],
+        [chance.choice(tuple(Call))],
+    ]
+    if chance.random() < 0.5:
+        groups.append([chance.choice(tuple(ClientQuota))])
+    chance.shuffle(groups)
+    return Schedule(seed, separate_services, tuple(step for group in groups for step in group), session)
+
+
+def _snapshot_fault(chance: random.Random, session: float) -> Fault:
+    """A leader that is stopped while it sends a snapshot, which arrives in a later term."""
+    pause, seconds = round(chance.uniform(0.0, 1.0), 1), round(session + chance.uniform(1.5, 4.0), 1)
+    return Fault(FaultKind.STOP, Target.LEADER, Timing.REQUEST, pause, seconds, True, False, Request.SNAPSHOT.name)
+
+
+def _absence_companion(chance: random.Random, seconds: float) -> list[Fault]:
+    """A planner that is frozen for longer than the absence, or for a part of it, or restarts during it; or none."""
+    target = chance.choices((Target.LEADER, Target.OTHER), (3, 1))[0]
+    pause, share = round(chance.uniform(0.0, 1.0), 1), chance.uniform(0.1, 0.9)
+    kind, lasts = chance.choices(
+        (
+            (FaultKind.STOP, seconds + chance.uniform(12.0, 20.0)),
+            (FaultKind.STOP, seconds * share),
+            (FaultKind.KILL, seconds * share),
+        ),
+        (5, 2, 2),
+    )[0]
+    fault = Fault(kind, target, Timing.ANY, pause, round(lasts, 1))
+    return [fault] if chance.random() < 0.9 else []
 
 
 def _process_fault(chance: random.Random, session: float) -> Fault:
@@ -73,7 +157,8 @@ def _duration(chance: random.Random, session: float) -> float:
 def _link_fault(chance: random.Random, session: float) -> Fault:
     pause, seconds = round(chance.uniform(0.0, 1.0), 1), _duration(chance, session)
     if chance.random() < 0.5:
-        request = chance.choices(tuple(Request), (3, 1, 3, 2, 1))[0]
+        requests = (Request.CONFIG, Request.REASSIGN, Request.LEDGER, Request.HEARTBEAT, Request.FETCH)
+        request = chance.choices(requests, (3, 1, 3, 2, 1))[0]
         kind = chance.choice((FaultKind.CUT, FaultKind.HOLD))
         timing = chance.choice(_TIMINGS)
         return Fault(kind, Target.LEADER, timing, pause, seconds, False, kind is FaultKind.CUT, request.name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
+from tests.chaos.on_kafka.absences import AbsenceRun
 from tests.chaos.on_kafka.run import KafkaResult, run
-from tests.chaos.on_kafka.schedule import schedule
+from tests.chaos.on_kafka.schedule import absence_schedule, schedule
 from tests.chaos.on_kafka.stage import SharedCluster
 from tests.chaos.resources import ResourceCount
 from tests.chaos.series import run_lanes
@@ -36,13 +38,27 @@ class KafkaRecord:
     threads: int
     failovers: tuple[tuple[str, float, float], ...]
     outages: tuple[tuple[str, float], ...]
+    returns: tuple[tuple[str, float, float], ...]
     schedule: str
     notes: tuple[str, ...]
     violations: tuple[str, ...]
 
 
+class Family(Enum):
+    """The schedules of a series."""
+
+    ONE_BROKER = "faults of one broker at a time"
+    SHORT_ABSENCES = "short"
+    LONG_ABSENCES = "long"
+
+
 def run_all(
-    seeds: Sequence[int], lanes: int, state: str, report: Callable[[KafkaRecord], None], logs: Path | None = None
+    seeds: Sequence[int],
+    lanes: int,
+    state: str,
+    report: Callable[[KafkaRecord], None],
+    logs: Path | None = None,
+    family: Family = Family.ONE_BROKER,
 ) -> list[KafkaRecord]:
     """Run seeds in parallel, and return their results sorted by seed.
 
@@ -52,10 +68,14 @@ def run_all(
         state: the state store, `kafka` or `zookeeper`.
         report: called with each result, one at a time.
         logs: directory that keeps the logs of runs with violations; None: they are removed.
+        family: the schedules.
     """
 
     def run_one(cluster: SharedCluster, seed: int, directory: Path) -> KafkaRecord:
-        return _record(run(cluster, schedule(seed), directory, logs))
+        if family is Family.ONE_BROKER:
+            return _record(run(cluster, schedule(seed), directory, logs))
+        plan = absence_schedule(seed, is_long=family is Family.LONG_ABSENCES)
+        return _record(run(cluster, plan, directory, logs, AbsenceRun))
 
     records = run_lanes(seeds, lanes, report, lambda directory: SharedCluster(directory, state), run_one)
     return sorted(records, key=lambda record: record.seed)
@@ -74,10 +94,10 @@ def to_json(record: KafkaRecord) -> str:
 
 
 def _from_json(line: str) -> KafkaRecord:
-    fields = {"late": 0, "descriptors": 0, "threads": 0, **json.loads(line)}
+    fields = {"late": 0, "descriptors": 0, "threads": 0, "returns": (), **json.loads(line)}
     for name in ("notes", "violations"):
         fields[name] = tuple(fields[name])
-    for name in ("failovers", "outages"):
+    for name in ("failovers", "outages", "returns"):
         fields[name] = tuple(map(tuple, fields[name]))
     return KafkaRecord(**fields)
 
@@ -103,6 +123,7 @@ def _record(result: KafkaResult) -> KafkaRecord:
         threads=result.most.threads,
         failovers=tuple((name, round(claim, 2), round(cycle, 2)) for name, claim, cycle in result.failovers),
         outages=tuple((kind, round(gap, 2)) for kind, gap in result.outages),
+        returns=tuple((kind, absent, round(seconds, 2)) for kind, absent, seconds in result.returns),
         schedule=str(plan),
         notes=(*result.notes, *(f"stale: {rate}" for rate in judgement.stale)),
         violations=tuple(map(str, result.violations)),
@@ -146,6 +167,7 @@ def summary(records: Sequence[KafkaRecord]) -> str:
             f"at most {ResourceCount(_most(records, 'descriptors'), _most(records, 'threads'))} of a process",
             *(_failovers(records, signal) for signal in ("SIGKILL", "SIGTERM")),
             *(_outages(records, kind) for kind in ("SIGKILL", "SIGSTOP")),
+            *(_returns(records, kind) for kind in ("SIGKILL", "SIGSTOP")),
         ]
     )
 
@@ -181,4 +203,15 @@ def _outages(records: Sequence[KafkaRecord], fault: str) -> str:
     return (
         f"{len(gaps)} times {fault} of the broker that leads the state partition: longest time between two cycles "
         f"{gaps[len(gaps) // 2]:.2f} s (median), {gaps[-1]:.2f} s (longest)"
+    )
+
+
+def _returns(records: Sequence[KafkaRecord], fault: str) -> str:
+    """Return the times from the return of all brokers to the end of a cycle."""
+    seconds = sorted(seconds for r in records for kind, _, seconds in r.returns if kind == fault)
+    if not seconds:
+        return f"no {fault} of all brokers"
+    return (
+        f"{len(seconds)} times {fault} of all brokers: a cycle ended "
+        f"{seconds[len(seconds) // 2]:.2f} s (median), {seconds[-1]:.2f} s (longest) after their return"
     )

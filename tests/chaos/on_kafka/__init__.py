@@ -7,7 +7,8 @@ proxies see, and whether the next leader repairs one that was on its way, by the
     cluster       three brokers and a controller, with a proxy in front of each listener
     stage         a reassignment, the services and the operators of one run
     state         the history of the state store, and that of ZooKeeper
-    state_topic   the history of a state topic, by a replay of its own
+    state_topic   the history of a state topic
+    state_replay  the replay that it follows from, a pure function of the records
     run           executes a schedule with faults of one broker at a time
     absences      executes one with an absence of all brokers, records of other clients, and client quotas
     other_client  the client that appends these records, and sets the quotas

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kazoo.client import KazooClient
@@ -88,6 +88,8 @@ class StateLog(Startable):
 
     partition: Partition = ("bulk", 2)
     """The partition whose leader some faults hit; with Kafka, the one that holds the state."""
+    missed: Sequence[str] = ()
+    """A sentence for each gap in the history."""
 
     @property
     @abstractmethod

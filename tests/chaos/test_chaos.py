@@ -3,7 +3,7 @@
 import pytest
 
 from tests.chaos.on_kafka import series as on_kafka
-from tests.chaos.on_kafka.series import KafkaRecord
+from tests.chaos.on_kafka.series import Family, KafkaRecord
 from tests.chaos.run import Result
 from tests.chaos.series import details, line, run_all, summary
 
@@ -59,3 +59,20 @@ def test_faults_and_edits_on_real_brokers_cause_no_violation() -> None:
     assert all(record.writes for record in records)
     # Faults that miss their targets would prove nothing.
     assert sum(record.kills_inside for record in records) > 0 < sum(record.broker_faults for record in records)
+
+
+ABSENCE_SEEDS = (12, 15, 36)
+"""With them all faults of the state topic but garbage happen, both client quotas, and both kinds of absences."""
+
+
+@pytest.mark.repeat
+def test_absences_of_all_brokers_and_foreign_records_cause_no_violation() -> None:
+    print()
+    records = on_kafka.run_all(ABSENCE_SEEDS, 2, "kafka", report_on_kafka, family=Family.SHORT_ABSENCES)
+    print(on_kafka.summary(records))
+    broken = [on_kafka.details(record) for record in records if record.violations]
+    print(*broken, sep="\n")
+    assert broken == []
+    assert all(record.writes and record.returns for record in records)
+    # A snapshot that no fault delays would prove nothing.
+    assert any("continues in term" in note for record in records for note in record.notes)

@@ -34,6 +34,8 @@ RETURN_SECONDS = 10.0
 _QUOTA_SECONDS = 8.0
 _SNAPSHOT_SECONDS = 2.0
 """Time for the leader to append a snapshot after a deletion."""
+_SUPERVISOR_SECONDS = 5.0
+"""How often the supervisor starts processes again that have ended because Kafka is away."""
 _POLL_SECONDS = 0.2
 _CALL_SECONDS = 10.0
 
@@ -77,9 +79,14 @@ class AbsenceRun(KafkaRun):
     def _absence(self, fault: Fault) -> None:
         """Let all brokers be away, and wait for a cycle after their return."""
         brokers = self.stage.brokers
-        self.until(lambda: not brokers.away(), "all brokers are in the cluster before their absence")
+        self.until(lambda: not brokers.away() and self._has_planner(), "all brokers serve, and a planner is ready")
+        # The others take part in the measured times; nobody can claim while Kafka is away.
+        self.failovers = [failover for failover in self.failovers if failover.term < self.stage.leader()[0]]
         brokers.end_all(fault.kind)
-        self.sleep(fault.seconds)
+        end = time.monotonic() + fault.seconds
+        while (seconds := end - time.monotonic()) > 0:
+            self.sleep(min(seconds, _SUPERVISOR_SECONDS))
+            self.all_listen()
         self.note("the brokers return")
         brokers.return_all(fault.kind)
         self.until(lambda: brokers.serves(self.stage.state.partition), "the brokers serve again")
@@ -88,6 +95,15 @@ class AbsenceRun(KafkaRun):
             details = f"{seconds:.1f} s after an absence of {fault.seconds:.0f} s ({fault.kind.value})"
             self.violations.append(Violation(NO_CYCLE, 0, details))
         self.returns.append((fault.kind.value, fault.seconds, seconds))
+
+    def _has_planner(self) -> bool:
+        """Whether a planner, and the services that it needs, are neither frozen nor starting."""
+        ready = {
+            name: process.running and name not in self.frozen and self.stage.listens(name)
+            for name, process in self.stage.processes.items()
+        }
+        planners = {name for name in ready if name.startswith(("run", "planner"))}
+        return any(ready[name] for name in planners) and all(ready[name] for name in ready.keys() - planners)
 
     def _until_cycle(self, event: str) -> float:
         """Wait until a cycle is completed; return the seconds that it takes."""
@@ -109,13 +125,14 @@ class AbsenceRun(KafkaRun):
         state = self.stage.state
         if not isinstance(state, KafkaState):
             return
-        if fault is TopicFault.DELETION:
-            self._await(_succeeds(lambda: self._other_client.delete_before(state.end)), fault.value)
-            return
         if fault is TopicFault.COPIES:
             self.sleep(_SNAPSHOT_SECONDS)
-        records = foreign_records(fault, state.records(), state.end, self.stage.leader()[0], self._chance)
-        self._await(_succeeds(lambda: self._other_client.append(records)), f"{len(records)} x {fault.value}")
+        end = state.end
+        if fault is not TopicFault.DELETION:
+            records = foreign_records(fault, state.records(), end, self.stage.leader()[0], self._chance)
+            self._await(_succeeds(lambda: self._other_client.append(records)), f"{len(records)} x {fault.value}")
+        if fault in (TopicFault.DELETION, TopicFault.OLD_SNAPSHOT):
+            self._await(_succeeds(lambda: self._other_client.delete_before(end)), TopicFault.DELETION.value)
 
     def _throttle_clients(self, quota: ClientQuota) -> None:
         self._await(_succeeds(lambda: self._other_client.set_quota(quota, True)), quota.value)

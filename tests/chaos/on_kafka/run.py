@@ -45,6 +45,7 @@ LEASE_SHARE = 2 / 3
 """Share of the session time-out after which a leader without a heartbeat stops to write."""
 
 API = "the API answers a call wrongly"
+MISSED = "the harness has missed records of the state"
 LEDGER_LEFT = "a ledger entry after the end of the reassignment"
 WRONG_END_STATE = "the final configs are not the initial ones plus the operators' changes"
 
@@ -107,7 +108,7 @@ def run(
 
 
 @dataclass(slots=True)
-class _Failover:
+class Failover:
     """The leader ended by a signal."""
 
     signal: str
@@ -126,9 +127,10 @@ class KafkaRun(Play):
         self.stage, self._operators = stage, operators
         self._stops: dict[str, list[tuple[float, float]]] = {}
         """Process -> (time of a SIGSTOP, time of its SIGCONT), seconds since the epoch."""
-        self._frozen: dict[str, float] = {}
+        self.frozen: dict[str, float] = {}
         """Process -> time of the SIGSTOP that is in effect."""
-        self._failovers: list[_Failover] = []
+        self.failovers: list[Failover] = []
+        """Those that the result measures."""
         self._broker_faults = 0
         self._outages: list[tuple[str, float]] = []
         """(fault of the broker that led the state partition, seconds since the epoch)."""
@@ -141,7 +143,7 @@ class KafkaRun(Play):
         stage = self.stage
         for name in stage.processes:
             stage.start(name)
-        self.until(self._all_listen, "all services listen")
+        self.until(self.all_listen, "all services listen")
         self.until(lambda: stage.leader()[0] > 0, "a planner leads")
         self._await(_repeated(stage.submit_through_api), "the reassignment is submitted")
         stage.submit_through_kafka()
@@ -189,7 +191,7 @@ class KafkaRun(Play):
             Evidence(history, requests, stage.config_records(), stage.edits, self._stops, planners_write, lease)
         )
         violations = (*self.violations, *judgement.violations)
-        failovers = tuple(filter(None, (self._measure(failover) for failover in self._failovers)))
+        failovers = tuple(filter(None, (self._measure(failover) for failover in self.failovers)))
         counts = self.kills, self.inside, self.cuts, self._broker_faults
         outages = tuple((kind, self._longest_gap(at)) for kind, at in self._outages)
         times, seconds = (failovers, outages, tuple(self.returns)), time.monotonic() - self.start
@@ -198,7 +200,7 @@ class KafkaRun(Play):
 
     # States
 
-    def _all_listen(self) -> bool:
+    def all_listen(self) -> bool:
         """Whether all services listen; start those again that ended because Kafka did not answer at their start."""
         stage = self.stage
         for name, process in stage.processes.items():
@@ -233,6 +235,7 @@ class KafkaRun(Play):
             Violation(WRONG_END_STATE, 0, line) for line in differences(self.stage.configs(), self.stage.expected)
         ]
         self.violations += [Violation(LEDGER_LEFT, 0, entity) for entity in self._ledger_left()]
+        self.violations += [Violation(MISSED, 0, sentence) for sentence in self.stage.state.missed]
 
     # Operators
 
@@ -320,13 +323,13 @@ class KafkaRun(Play):
         name = self._process_name(fault.target)
         super()._break_process(fault)
         if fault.kind is FaultKind.STOP:
-            self._frozen[name] = at
+            self.frozen[name] = at
         if is_leaders and fault.kind in (FaultKind.KILL, FaultKind.TERMINATE):
-            self._failovers.append(_Failover(fault.kind.value, at, term))
+            self.failovers.append(Failover(fault.kind.value, at, term))
 
     def _thaw(self, name: str) -> None:
-        if name in self._frozen:
-            self._stops.setdefault(name, []).append((self._frozen.pop(name), time.time()))
+        if name in self.frozen:
+            self._stops.setdefault(name, []).append((self.frozen.pop(name), time.time()))
         super()._thaw(name)
 
     def _break_server(self, fault: Fault) -> None:
@@ -371,9 +374,9 @@ class KafkaRun(Play):
         while self.repairs:
             self.sleep(POLL_SECONDS)
         self.until(lambda: not self.stage.brokers.away(), "all brokers are in the cluster")
-        self.until(self._all_listen, "all services listen again")
+        self.until(self.all_listen, "all services listen again")
 
-    def _measure(self, failover: _Failover) -> tuple[str, float, float] | None:
+    def _measure(self, failover: Failover) -> tuple[str, float, float] | None:
         """Return the seconds from the signal to the next claim, and to the end of its first cycle."""
         claims = self.stage.state.history().claims
         claim = next((claim for claim in claims if claim.term > failover.term), None)

@@ -26,7 +26,7 @@ class TopicFault(Enum):
     """What another client does to the state topic."""
 
     GARBAGE = "foreign records that are not ours"
-    OLD_SNAPSHOT = "a foreign record that looks like an old snapshot of an empty tree"
+    OLD_SNAPSHOT = "a foreign record that looks like an old snapshot of an empty tree, as the first one of the log"
     COPIES = "copies of earlier records"
     BOMB = "a foreign record that inflates to 40 MB"
     UNFENCED_EDIT = "foreign edits of the ledger without the permission of a term"
@@ -96,10 +96,10 @@ def absence_schedule(seed: int, is_long: bool = False) -> Schedule:
         topic_faults = [TopicFault.DELETION, TopicFault.COPIES]
     if TopicFault.DELETION in topic_faults and chance.random() < 0.5:
         topic_faults[topic_faults.index(TopicFault.DELETION)] = _snapshot_fault(chance, session)
-    # Each group is in order; a process that starts after a foreign record reads it without knowing better.
+    # Each group is in order. A process that starts after the faults of the topic reads the records with no tree.
     groups: list[list[Fault | Edit | Call | TopicFault | ClientQuota]] = [
         [*_absence_companion(chance, seconds), absence],
-        [*topic_faults, _process_fault(chance, session)],
+        [*topic_faults, _restart(chance)],
         [_link_fault(chance, session)],
         [chance.choice((Edit.RATE, Edit.NO_RATE))],
         [chance.choice((Edit.ENTRY_REMOVED, Edit.ENTRY_ADDED, Edit.FOREIGN_RATE, Edit.FOREIGN_KEY))],
@@ -107,6 +107,8 @@ def absence_schedule(seed: int, is_long: bool = False) -> Schedule:
     ]
     if chance.random() < 0.5:
         groups.append([chance.choice(tuple(ClientQuota))])
+    if chance.random() < 0.5:
+        groups.append([_process_fault(chance, session)])
     chance.shuffle(groups)
     return Schedule(seed, separate_services, tuple(step for group in groups for step in group), session)
 
@@ -115,6 +117,12 @@ def _snapshot_fault(chance: random.Random, session: float) -> Fault:
     """A leader that is stopped while it sends a snapshot, which arrives in a later term."""
     pause, seconds = round(chance.uniform(0.0, 1.0), 1), round(session + chance.uniform(1.5, 4.0), 1)
     return Fault(FaultKind.STOP, Target.LEADER, Timing.REQUEST, pause, seconds, True, False, Request.SNAPSHOT.name)
+
+
+def _restart(chance: random.Random) -> Fault:
+    kind = chance.choices((FaultKind.KILL, FaultKind.TERMINATE), (3, 1))[0]
+    target, pause = chance.choice((Target.LEADER, Target.OTHER)), round(chance.uniform(0.0, 3.0), 1)
+    return Fault(kind, target, Timing.ANY, pause, round(chance.uniform(0.3, 2.0), 1))
 
 
 def _absence_companion(chance: random.Random, seconds: float) -> list[Fault]:

@@ -57,7 +57,7 @@ def record_ids(frame: bytes) -> list[str]:
 
 
 class KafkaState(StateLog):
-    """State in a topic of the cluster under test. A thread reads it, before anything in it is deleted."""
+    """State in a topic of the cluster under test. A thread reads all of its records."""
 
     def __init__(
         self,
@@ -122,11 +122,15 @@ class KafkaState(StateLog):
         with self._lock:
             return list(self._own_records)
 
-    def _take(self, record: Any) -> None:
+    def _take(self, record: Any, epoch: int) -> None:
         value = record.value or b""
-        if len(value) <= MAX_RECORD_BYTES and any(record_id in self._sent for record_id in record_ids(value)):
-            self._own_records.append(value)
-        self._replay.take(record.offset, record.timestamp, record.leader_epoch, value)
+        with self._lock:
+            if record.offset != self.end:
+                self.missed.append(f"the records {self.end} to {record.offset - 1} were not read")
+            self.end = record.offset + 1
+            if len(value) <= MAX_RECORD_BYTES and any(record_id in self._sent for record_id in record_ids(value)):
+                self._own_records.append(value)
+            self._replay.take(record.offset, record.timestamp, epoch, value)
 
     def _follow(self) -> None:
         while not self._ending.is_set():
@@ -139,12 +143,24 @@ class KafkaState(StateLog):
         admin = kafka.KafkaAdminClient(
             bootstrap_servers=self._cluster.bootstrap_servers.split(","),
             request_timeout_ms=_REQUEST_MILLISECONDS,
+            bootstrap_timeout_ms=_REQUEST_MILLISECONDS,
             **CLIENT,
         )
         try:
             return str(admin.describe_topics([self._topic])[0]["topic_id"])
         finally:
             admin.close()
+
+    def _take_deleted(self, start: int) -> None:
+        """Take the records before an offset that were deleted before they were read. The leader's files have them."""
+        if self.end >= start:
+            return
+        leader = self._cluster.partitions([self._topic])[self.partition].leader
+        for path in sorted((self._cluster.brokers[leader].logs / f"{self._topic}-0").glob("*.log")):
+            for batch in kafka.record.MemoryRecords(path.read_bytes()):
+                for record in batch:
+                    if self.end <= record.offset < start:
+                        self._take(record, batch.leader_epoch)
 
     def _read(self) -> None:
         if not self._replay.topic_id:
@@ -157,22 +173,21 @@ class KafkaState(StateLog):
             request_timeout_ms=_REQUEST_MILLISECONDS,
             metadata_max_age_ms=1000,
             fetch_max_wait_ms=100,
+            reconnect_backoff_max_ms=200,
+            bootstrap_timeout_ms=_REQUEST_MILLISECONDS,
             metrics_enabled=False,
             **CLIENT,
         )
         partition = kafka.TopicPartition(*self.partition)
         try:
             consumer.assign([partition])
+            self._take_deleted(consumer.beginning_offsets([partition])[partition])
             consumer.seek(partition, self.end)
             # After an absence of all brokers, a new consumer connects at once, and an old one after some seconds.
             silence_ends = time.monotonic() + _SILENCE_SECONDS
             while not self._ending.is_set() and time.monotonic() < silence_ends:
                 for record in consumer.poll(timeout_ms=100).get(partition, ()):
                     silence_ends = time.monotonic() + _SILENCE_SECONDS
-                    with self._lock:
-                        if record.offset != self.end:
-                            self.missed.append(f"the records {self.end} to {record.offset - 1} were not read")
-                        self.end = record.offset + 1
-                        self._take(record)
+                    self._take(record, record.leader_epoch)
         finally:
             consumer.close()

@@ -125,6 +125,8 @@ class AbsenceRun(KafkaRun):
         state = self.stage.state
         if not isinstance(state, KafkaState):
             return
+        if not state.is_strict:
+            self.until(lambda: state.is_strict, "the strict rules of the topic hold")
         if fault is TopicFault.COPIES:
             self.sleep(_SNAPSHOT_SECONDS)
         end = state.end

@@ -8,6 +8,9 @@ whole log, so that it needs no snapshot: a copy without a commit has no effect. 
 - its fence is not the newest term, or it expects another version of a path than the current one (0: absent),
 - it names another leader epoch of the partition than its own (strict),
 - it is a commit, and a record of ours precedes it that its author had not read.
+
+Each edit with a change gets the next version. Since a log may lose its tail to a new leader of the partition, versions
+skip a million for each leader epoch, and for a commit (strict).
 """
 
 from __future__ import annotations
@@ -104,7 +107,8 @@ class StateReplay:
             self._last_version = self._next_version(first_milliseconds, epoch)
         origins = edit.get("origins", {})
         for path, text in texts.items():
-            version = min(origins.get(path, self._last_version), self._last_version)
+            version = origins.get(path, self._last_version)
+            self._last_version = max(self._last_version, version)
             self._write(milliseconds / 1000, edit["id"], fence, path, text, version)
         return True
 
@@ -136,7 +140,7 @@ class StateReplay:
             return
         rows = [row for _, part in sorted(parts.items()) for row in part]
         nodes = {path: (text, version) for kind, path, text, version, _ in (r for r in rows if r[0] == "node")}
-        self._last_version, self._epoch = commit["last_version"], commit["tree_epoch"]
+        self._last_version, self._epoch = commit["last_version"], epoch - 1
         self._numbers = {process: number for kind, process, number in (r for r in rows if r[0] == "author")}
         for path in self._versions.keys() - nodes.keys():
             self._write(milliseconds / 1000, commit["id"], 0, path, None, 0)

@@ -117,6 +117,11 @@ class KafkaState(StateLog):
             ]
             return StateHistory(list(replay.claims), list(replay.ledger), heartbeats, fenced, replay.void)
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether foreign records are void. In a new topic, the leader appends the marker after some seconds."""
+        return self._replay.is_strict
+
     def records(self) -> list[bytes]:
         """Return the values of the records that the services have sent, and that are in the log."""
         with self._lock:

@@ -46,7 +46,7 @@ def strict(number: int, texts: Mapping[str, str | None], **fields: object) -> di
 
 def copy(nodes: Mapping[str, tuple[str, int]], after: int, begin: int = 0) -> list[dict[str, object]]:
     """The records of a restore: a part, and the commit of an author who had read the log up to `after`."""
-    header = {"v": 1, "id": "q-1", "topic": TOPIC, "parts": 1, "last_version": FIRST + 9, "tree_epoch": 0, "base": None}
+    header = {"v": 1, "id": "q-1", "topic": TOPIC, "parts": 1, "last_version": FIRST + 9, "base": None}
     rows = [["node", path, text, version, 0] for path, (text, version) in nodes.items()]
     commit = {**header, "begin": begin, "after": after, "after_epoch": 0}
     return [{"snapshot": {**header, "part": 0, "rows": [*rows, ["author", "p", 5]]}}, {"commit": commit}]
@@ -106,6 +106,11 @@ def test_new_leader_of_the_partition_skips_versions() -> None:
 def test_record_that_names_another_leader_epoch_is_void() -> None:
     assert replayed(MARKER, strict(1, {LEDGER: TEXT}, epoch=3), epochs=(0, 3)).void == 0
     assert replayed(MARKER, strict(1, {LEDGER: TEXT}, epoch=3), epochs=(0, 4)).void == 1
+
+
+def test_lost_node_gets_its_old_version_again() -> None:
+    records = [strict(1, {LEDGER: TEXT}, origins={LEDGER: 7}), strict(2, {LEDGER: None}, versions={LEDGER: 7})]
+    assert (len(replayed(MARKER, *records).ledger), replayed(MARKER, *records).void) == (2, 0)
 
 
 def test_snapshot_has_no_effect() -> None:

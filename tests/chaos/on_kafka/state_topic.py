@@ -152,7 +152,10 @@ class KafkaState(StateLog):
             **CLIENT,
         )
         try:
-            return str(admin.describe_topics([self._topic])[0]["topic_id"])
+            topic = admin.describe_topics([self._topic])[0]
+            if topic["error_code"]:  # the broker does not know it yet
+                raise kafka.errors.for_code(topic["error_code"])
+            return str(topic["topic_id"])
         finally:
             admin.close()
 

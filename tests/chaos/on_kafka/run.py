@@ -45,6 +45,14 @@ LEASE_SHARE = 2 / 3
 """Share of the session time-out after which a leader without a heartbeat stops to write."""
 
 API = "the API answers a call wrongly"
+DISAGREED = "a process that reads the state topic differently"
+_SIGNS_OF_DISAGREEMENT = (
+    "was not that of the state topic",
+    "disagree about the state topic",
+    "lost its newest records",
+    "is damaged",
+)
+"""In the log lines of a process. No fault of a run damages or removes a record that a process has read."""
 MISSED = "the harness has missed records of the state"
 LEDGER_LEFT = "a ledger entry after the end of the reassignment"
 WRONG_END_STATE = "the final configs are not the initial ones plus the operators' changes"
@@ -235,6 +243,13 @@ class KafkaRun(Play):
             Violation(WRONG_END_STATE, 0, line) for line in differences(self.stage.configs(), self.stage.expected)
         ]
         self.violations += [Violation(LEDGER_LEFT, 0, entity) for entity in self._ledger_left()]
+        for name, process in self.stage.processes.items():
+            log = process.log.read_text(errors="replace")
+            self.violations += [
+                Violation(DISAGREED, 0, f"{name} logged {sign!r}")
+                for sign in _SIGNS_OF_DISAGREEMENT
+                if sign in log
+            ]
         self.violations += [Violation(MISSED, 0, sentence) for sentence in self.stage.state.missed]
 
     # Operators

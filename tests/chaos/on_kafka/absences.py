@@ -113,7 +113,7 @@ class AbsenceRun(KafkaRun):
 
         def is_completed() -> bool:
             self.sleep(_POLL_SECONDS)
-            times.extend(completed for completed in _completed_cycles(logs) if completed > since)
+            times.extend(completed for completed in completed_cycles(logs) if completed > since)
             return bool(times)
 
         self.until(is_completed, event)
@@ -156,7 +156,7 @@ class AbsenceRun(KafkaRun):
         super().check_services()
 
 
-def _completed_cycles(logs: Mapping[Path, int]) -> Iterator[float]:
+def completed_cycles(logs: Mapping[Path, int]) -> Iterator[float]:
     """Yield the times at which cycles ended without a failure, seconds since the epoch.
 
     Args:

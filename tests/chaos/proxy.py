@@ -140,7 +140,7 @@ class Link:
         Args:
             ports: ports of the servers.
             framing: the protocol to parse; None: forward bytes as they arrive.
-            own_ports: ports of the listeners; None: any. `refuse` needs ports that no other program is given meanwhile.
+            own_ports: ports of the listeners, which `refuse` needs; None: any.
         """
         self.trap: Trap | None = None
         """The trap for requests; it needs a `framing`."""
@@ -158,6 +158,8 @@ class Link:
         self._ports = ports
         self._listeners = [socket.create_server(("127.0.0.1", port)) for port in own_ports or [0] * len(ports)]
         self._own_ports: list[int] = [listener.getsockname()[1] for listener in self._listeners]
+        self._reserved: dict[int, socket.socket] = {}
+        """Server -> the reserved port of its listener, while connections are refused."""
         self._gates = [threading.Event() for _ in ports]
         """For each server: whether data is forwarded."""
         self.resume()
@@ -174,6 +176,8 @@ class Link:
             self.trap.release(dropped=True)
         for listener in self._listeners:
             _end_listener(listener)
+        for reserved in self._reserved.values():
+            reserved.close()
         self.cut()
         while self._threads:
             self._threads.pop().join()
@@ -213,10 +217,12 @@ class Link:
     def refuse(self, server: int) -> None:
         """Refuse new connections to a server, as the host of a process that has ended does."""
         _end_listener(self._listeners[server])
+        self._reserved[server] = reserved_port(self._own_ports[server])
 
     def accept(self, server: int) -> None:
         """Accept connections again after `refuse`."""
         self._listeners[server] = socket.create_server(("127.0.0.1", self._own_ports[server]))
+        self._reserved.pop(server).close()
         self._listen(server)
 
     def reset(self) -> None:
@@ -309,6 +315,17 @@ class Link:
             return True
         connection.awaited_response = None
         return not awaited_response[0].hold()
+
+
+def reserved_port(port: int) -> socket.socket:
+    """Return a socket that keeps `free_ports` of other programs from giving away the port of a server that is down.
+
+    It refuses connections. The server can listen again before or after the socket is closed.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", port))
+    return holder
 
 
 def _end_listener(listener: socket.socket) -> None:

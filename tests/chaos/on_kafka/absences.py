@@ -90,6 +90,7 @@ class AbsenceRun(KafkaRun):
         self.note("the brokers return")
         brokers.return_all(fault.kind)
         self.until(lambda: brokers.serves(self.stage.state.partition), "the brokers serve again")
+        brokers.release_ports()
         seconds = self._until_cycle("a cycle after the return of the brokers")
         if seconds > RETURN_SECONDS:
             details = f"{seconds:.1f} s after an absence of {fault.seconds:.0f} s ({fault.kind.value})"

@@ -7,6 +7,7 @@ one broker, or of the other brokers to one broker.
 
 from __future__ import annotations
 
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from autothrottle.adapters.kafka_state.topic import MIN_IN_SYNC
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Startable, free_ports
-from tests.chaos.proxy import Framing, Link
+from tests.chaos.proxy import Framing, Link, reserved_port
 from tests.chaos.schedule import FaultKind
 
 BROKERS = (1001, 1002, 1003)
@@ -42,8 +43,9 @@ class ProxiedCluster(Startable):
     def __init__(self, directory: Path) -> None:
         """Prepare the brokers and the proxies; logs go to `directory`."""
         self._stack = ExitStack()
+        self._reserved: list[socket.socket] = []
         self.kafka = KraftCluster(directory, BROKERS, broker_properties=_PROPERTIES)
-        ports = {broker_id: free_ports(SLOTS + 1) for broker_id in BROKERS}
+        ports = self._ports = {broker_id: free_ports(SLOTS + 1) for broker_id in BROKERS}
         self.slots = [
             Link([ports[b][slot] for b in BROKERS], Framing.KAFKA, free_ports(len(BROKERS))) for slot in range(SLOTS)
         ]
@@ -75,6 +77,7 @@ class ProxiedCluster(Startable):
 
     def close(self) -> None:
         """Kill the brokers, and remove their directories."""
+        self.release_ports()
         self._stack.close()
         self.kafka.close()
 
@@ -98,6 +101,7 @@ class ProxiedCluster(Startable):
         for broker_id, broker in self.kafka.brokers.items():
             if kind is FaultKind.KILL:
                 broker.kill()
+                self._reserved += map(reserved_port, [broker.port, *self._ports[broker_id]])
                 for link in self.slots:
                     link.refuse(BROKERS.index(broker_id))
             else:
@@ -112,6 +116,11 @@ class ProxiedCluster(Startable):
                 broker.start()
             else:
                 broker.thaw()
+
+    def release_ports(self) -> None:
+        """Close what keeps the ports of killed brokers for them; they listen again."""
+        while self._reserved:
+            self._reserved.pop().close()
 
     def serves(self, partition: Partition) -> bool:
         """Whether all brokers are in the cluster, and a partition can commit records."""

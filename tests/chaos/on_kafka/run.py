@@ -246,9 +246,7 @@ class KafkaRun(Play):
         for name, process in self.stage.processes.items():
             log = process.log.read_text(errors="replace")
             self.violations += [
-                Violation(DISAGREED, 0, f"{name} logged {sign!r}")
-                for sign in _SIGNS_OF_DISAGREEMENT
-                if sign in log
+                Violation(DISAGREED, 0, f"{name} logged {sign!r}") for sign in _SIGNS_OF_DISAGREEMENT if sign in log
             ]
         self.violations += [Violation(MISSED, 0, sentence) for sentence in self.stage.state.missed]
 

@@ -12,7 +12,7 @@ import pytest
 
 from autothrottle_lab.servers.processes import free_ports
 from tests.builders import AT_ONCE, Stopwatch
-from tests.chaos.proxy import Framing, Link, Timing, TransactionTrap
+from tests.chaos.proxy import Framing, Link, Timing, TransactionTrap, reserved_port
 
 LIMIT_SECONDS = 30.0
 TERM = "/own/term"
@@ -179,6 +179,19 @@ def test_refused_connections_are_accepted_again_at_the_same_port(server: Server)
             assert receive(connection) == frame(1, 3)
         link.accept(0)
         opened(link).close()
+
+
+def test_reserved_port_is_not_free_and_its_server_can_listen_again() -> None:
+    """Another program got the port of a broker that was down for 44 s. The broker could not start again."""
+    (port,) = free_ports(1)
+    holder = reserved_port(port)
+    with holder, socket.socket() as probe:
+        with pytest.raises(OSError, match="in use"):
+            probe.bind(("127.0.0.1", port))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)):
+            socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_full_queue_of_a_frozen_server_does_not_hold_up_later_connections() -> None:

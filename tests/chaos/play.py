@@ -48,6 +48,8 @@ class Play(ABC):
         """Connections that were cut after a request and before its response."""
         self._terminated: set[int] = set()
         """Process ids that have got SIGTERM."""
+        self._frozen_after_terminate: set[int] = set()
+        """Those that were then stopped. They end with an error if the time limit of their end has passed meanwhile."""
         self.resources = ResourceWatch(services.processes)
         self.violations: list[Violation] = []
         self.notes: list[str] = []
@@ -155,6 +157,8 @@ class Play(ABC):
         self._thaw(name)
         self.kills += fault.kind in (FaultKind.KILL, FaultKind.STOP)
         if fault.kind is FaultKind.STOP:
+            if process.pid in self._terminated:
+                self._frozen_after_terminate.add(process.pid)
             process.freeze()
             self.schedule_repair(fault.seconds, partial(self._thaw, name))
         elif fault.kind is FaultKind.KILL:
@@ -177,7 +181,8 @@ class Play(ABC):
         if process.running:
             self.schedule_repair(POLL_SECONDS, partial(self._start_again, name, pid))
             return
-        if process.returncode not in (0, -signal.SIGKILL):  # a later fault may have killed it
+        is_late = process.returncode == 1 and pid in self._frozen_after_terminate
+        if process.returncode not in (0, -signal.SIGKILL) and not is_late:  # a later fault may have killed it
             self.violations.append(Violation(CRASHED, 0, f"{name} ended with {process.returncode} on SIGTERM"))
         self._services.start(name)
 

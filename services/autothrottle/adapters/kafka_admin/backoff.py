@@ -14,7 +14,7 @@ Address = tuple[str, int]
 """Host and TCP port."""
 
 
-class Failure(NamedTuple):
+class ConnectFailure(NamedTuple):
     """Why connecting to an address has failed."""
 
     error: BaseException
@@ -29,7 +29,7 @@ class _Outage:
     failures: int
     next_try: float
     """On the monotonic clock."""
-    last: Failure
+    last: ConnectFailure
 
 
 class Backoff:
@@ -45,7 +45,7 @@ class Backoff:
         self._outages: dict[Address, _Outage] = {}
         self._lock = threading.Lock()
 
-    def begin(self, address: Address) -> Failure | None:
+    def begin(self, address: Address) -> ConnectFailure | None:
         """Claim the next try of an address; return the last failure if it must wait."""
         with self._lock:
             if (outage := self._outages.get(address)) is None:
@@ -61,7 +61,7 @@ class Backoff:
         with self._lock:
             failures = self._outages[address].failures + 1 if address in self._outages else 1
             failed = self._clock()
-            self._outages[address] = _Outage(failures, failed + BROKER.wait(failures), Failure(error, failed))
+            self._outages[address] = _Outage(failures, failed + BROKER.wait(failures), ConnectFailure(error, failed))
 
     def succeeded(self, address: Address) -> None:
         """Forget the failures of an address, and let the others be tried at once."""

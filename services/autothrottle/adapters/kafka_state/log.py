@@ -24,7 +24,7 @@ from functools import partial
 from itertools import count
 
 from autothrottle.adapters.concurrency.subscriptions import Subscription, Subscriptions, seconds_left
-from autothrottle.adapters.kafka_state.reader import Loss, StateReader
+from autothrottle.adapters.kafka_state.reader import LogLoss, StateReader
 from autothrottle.adapters.kafka_state.records import CopyHeader, StateEdit, author
 from autothrottle.adapters.kafka_state.replica_repair import ReplicaRepair
 from autothrottle.adapters.kafka_state.topic import LostTail, OutOfLog, Records, Topic
@@ -236,7 +236,7 @@ class StateLog:
         return nodes
 
     @property
-    def losses(self) -> Mapping[Loss, int]:
+    def losses(self) -> Mapping[LogLoss, int]:
         """As `StateReader.losses`."""
         return self._reader.losses
 
@@ -421,9 +421,8 @@ class StateLog:
         reader, replica = self._reader, self._reader.replica
         if self._is_in_doubt:
             self._read_again()
-        patience = 0.0 if self.led_last else 2 * self.silence_limit
         with self._changed:
-            records = reader.lost_records(time.monotonic(), patience)
+            records = reader.lost_records(time.monotonic(), 2 * self.silence_limit, self.led_last)
         if records:
             self._append_all(records)
             if reader.restored_entries:

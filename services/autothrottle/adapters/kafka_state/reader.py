@@ -24,7 +24,7 @@ from autothrottle.adapters.kafka_state.tree import AuditEntry, EditResult, LostV
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
 
 
-class Loss(StrEnum):
+class LogLoss(StrEnum):
     """What a log no longer has."""
 
     TAIL = "tail"
@@ -44,6 +44,8 @@ class _Memory:
     """As in `StateReplica`."""
     is_continued: bool
     """Whether a snapshot in the log includes all of it: this process was only slow."""
+    is_tail_lost: bool
+    """Whether the log has not all of these records any more, so that a restore of another process may lack some."""
     values: dict[str, LostValue] = field(default_factory=dict)
     """What an earlier loss has taken from the log that is lost now."""
     audit: list[AuditEntry] = field(default_factory=list)
@@ -77,7 +79,7 @@ class StateReader:
         """Whether the tree was once that of the whole log. Otherwise it must not replace records that were lost."""
         self.restored_entries = 0
         """Number of entries that this process has written again."""
-        self.losses = {Loss.TAIL: 0, Loss.BEGINNING: 0, Loss.TOPIC: 0}
+        self.losses = {LogLoss.TAIL: 0, LogLoss.BEGINNING: 0, LogLoss.TOPIC: 0}
         """How often records were missing that the log once had."""
         self._log_start = self._reported_start = 0
         """Offset of the first record that exists, and the last one of these before which records were missing."""
@@ -125,15 +127,19 @@ class StateReader:
         if is_continued and start <= replica.position:
             return
         if replica.topic_id and not is_continued:
-            self.losses[Loss.TAIL if topic_id == replica.topic_id else Loss.TOPIC] += 1
+            self.losses[LogLoss.TAIL if topic_id == replica.topic_id else LogLoss.TOPIC] += 1
         if self._memory is None:
             if replica.is_complete and self.has_been_current:
-                self._memory, self._end_time = _Memory(replica.tree, replica.digests, is_continued), math.inf
+                self._memory, self._end_time = (
+                    _Memory(replica.tree, replica.digests, is_continued, is_tail_lost),
+                    math.inf,
+                )
         elif replica.is_complete:
             values, audit = self._lost()
-            self._memory = _Memory(self._merged(values), replica.digests, is_continued, values, audit)
+            self._memory = _Memory(self._merged(values), replica.digests, is_continued, is_tail_lost, values, audit)
         else:
             self._memory.is_continued &= is_continued
+            self._memory.is_tail_lost |= is_tail_lost
         self.replica = StateReplica(topic_id, start, self._term_path, self._audit_records, self._own_topic_id)
         self._restore, self._has_answer = None, False
 
@@ -153,7 +159,7 @@ class StateReader:
             if replica.last_record != last_record and not replica.is_complete:
                 self._end_time = math.inf
             if replica.restored_version != last_restore and was_complete and self._memory is None:
-                self._memory, self._end_time = _Memory(last_tree, last_digests, is_continued=False), math.inf
+                self._memory, self._end_time = _Memory(last_tree, last_digests, False, False), math.inf
         self._continue_at(answer.next_offset, answer)
         self._has_answer, self._log_start = True, answer.start
         if self.replica.has_own_records:
@@ -167,7 +173,7 @@ class StateReader:
         start = max(self._log_start, self.replica.start)
         if start > self.replica.snapshot_base and start != self._reported_start:
             self._reported_start = start
-            self.losses[Loss.BEGINNING] += 1
+            self.losses[LogLoss.BEGINNING] += 1
         self._forget_if_continued()
         return results
 
@@ -191,14 +197,16 @@ class StateReader:
         """Replace the tree by that of another reading of the same log."""
         self.replica, self._memory = replica, None
 
-    # Loss
+    # LogLoss
 
-    def lost_records(self, now: float, patience: float) -> Sequence[bytes]:
+    def lost_records(self, now: float, patience: float, led_last: bool) -> Sequence[bytes]:
         """Return the records to append at the end of the log, so that nothing is lost that this process had read.
 
         Args:
             now: the time, seconds.
-            patience: how long another process may restore first, seconds without a record of ours.
+            patience: how long another process may restore first, seconds. If the log has no tree, so many seconds must
+                have passed without a record of ours, whose author would have one.
+            led_last: whether this process led when the records were lost, and need not wait for another one.
         """
         memory, replica = self._memory, self.replica
         if memory is None or self.is_foreign:
@@ -209,7 +217,8 @@ class StateReader:
         if not is_restored_whole and not edits:
             self._memory = None
             return []
-        if now < self._end_time + patience:
+        is_alone = replica.is_complete or replica.last_record < 0
+        if now < self._end_time + (0.0 if led_last and is_alone else patience):
             return []
         self._end_time = now
         if not is_restored_whole:
@@ -222,7 +231,7 @@ class StateReader:
         """Return path -> value, and the audit records, that are in memory and not in the log."""
         memory, replica = self._memory, self.replica
         assert memory is not None
-        if replica.restored_version is not None:  # it may be older than the memory, or newer
+        if replica.restored_version is not None and not memory.is_tail_lost:  # it may be older than the memory
             common = min(replica.restored_version, memory.tree.last_version)
         elif memory.is_continued:
             common = memory.tree.last_version

@@ -161,9 +161,11 @@ class Process:
             topic, is_strict = self.reader.replica.topic_id, self.reader.tree.is_strict
             values = [replace(e, topic=topic, is_strict=e.is_strict or is_strict).encoded() for e in edits]
         for edit in edits:
-            if (written := self._edits.get(edit.id)) is not None and written.order < 0:
-                written.order = len(history.log.ever)
-                history.edits.append(written)
+            if (written := self._edits.get(edit.id)) is not None:
+                written.last_order = len(history.log.ever)
+                if written.order < 0:
+                    written.order = len(history.log.ever)
+                    history.edits.append(written)
         history.log.append(values, history.milliseconds)
         if history.chance.random() < 0.1 and edits:  # the answer is lost
             self._outbox.insert(0, (edits, values))
@@ -178,8 +180,9 @@ class Process:
         try:
             answer = log.read(replica.topic_id, replica.position, replica.epoch, history.chance.choice((1, 4, 1000)))
         except OutOfLog as error:
-            if self.has_lost_tail and not isinstance(error, LostTail):
-                self.read_texts.clear()  # nothing shows any more that it read another continuation of the log
+            # Nothing shows any more that it read another continuation of the log, or it had never read all of one.
+            if (self.has_lost_tail and not isinstance(error, LostTail)) or not reader.has_been_current:
+                self.read_texts.clear()
             self.has_lost_tail = False
             reader.begin(log.topic_id, log.start, isinstance(error, LostTail))
             return
@@ -193,8 +196,7 @@ class Process:
             self._meet(reader.reach_end())
             if replica.position:
                 history.check(self, log.records[-1] if log.records else None)
-            patience = 0.0 if self.fence else 2 * LEASE
-            if records := reader.lost_records(history.now, patience):
+            if records := reader.lost_records(history.now, 2 * LEASE, led_last=self.fence > 0):
                 self._outbox.append(([], records))
 
     def _meet(self, results: Sequence[EditResult]) -> None:
@@ -354,7 +356,8 @@ class History:
             self._check_deletions(trees[0])
         for written in self.edits:
             is_promised = written.text is not None and written.is_acknowledged and written.is_read_back
-            if not is_promised or not any(written.text in process.read_texts for process in self.processes):
+            readers = (process for process in self.processes if process.reader.has_been_current)
+            if not is_promised or not any(written.text in process.read_texts for process in readers):
                 continue
             node = trees[0].node(written.path)
             later = [w for w in self.edits if w.path == written.path and w.order > written.order]

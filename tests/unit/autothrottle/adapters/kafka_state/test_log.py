@@ -140,7 +140,7 @@ def test_a_process_with_another_tree_reads_the_log_again_while_others_write(
         writer.join()
 
 
-# Loss of the topic or of its records.
+# LogLoss of the topic or of its records.
 
 
 def test_a_deleted_topic_is_restored_with_all_versions(

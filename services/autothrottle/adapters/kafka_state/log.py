@@ -56,7 +56,7 @@ _REREAD_SECONDS = 60.0
 _FOREIGN_RECORDS = 10_000
 """A topic whose first records are that many of other programs, and none of ours, is not ours."""
 _REPORT_SECONDS = 60.0
-"""Least time between two lines about records of other parties."""
+"""Least time between two lines about records of other parties, and between two tracebacks."""
 
 
 @dataclass(slots=True)
@@ -133,6 +133,8 @@ class StateLog:
         """Whether another process has another tree, and the log has not been read again since."""
         self._next_reread = self._next_report = self._last_contact
         self._reported_records = 0
+        self._next_traces: dict[str, float] = {}
+        """Work -> when the traceback of its next failure is logged, on the monotonic clock."""
         self.differing: dict[str, str] = {}
         """Process whose tree differs from ours, although ours is that of the log -> a node that it writes."""
         self.resets = 0
@@ -318,8 +320,14 @@ class StateLog:
                 self._problem = f"cannot be read: {error}"
                 self.repair.soon(time.monotonic() - self._last_contact)
             except Exception:  # a bug must not end the thread: this process would never see a change again
-                log.exception("Reading the state topic failed unexpectedly, trying again")
+                self._report_defect("Reading the state topic")
             self._closed.wait(STATE_TOPIC.first)
+
+    def _report_defect(self, work: str) -> None:
+        """Log the present exception with its traceback, at most once a minute and kind of work."""
+        if time.monotonic() >= self._next_traces.get(work, 0.0):
+            self._next_traces[work] = time.monotonic() + _REPORT_SECONDS
+            log.exception("%s failed unexpectedly, trying again", work)
 
     def _begin(self) -> None:
         """Find the topic, and start at its first record, or continue."""
@@ -522,7 +530,7 @@ class StateLog:
             except AutothrottleError as error:
                 self._refuse(batch, error)
             except Exception:  # a bug must not end the thread: this process could never change anything again
-                log.exception("Appending to the state topic failed unexpectedly, trying again")
+                self._report_defect("Appending to the state topic")
                 self._closed.wait(STATE_TOPIC.first)
 
     def _batch(self) -> list[_Pending]:

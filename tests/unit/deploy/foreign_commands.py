@@ -15,21 +15,18 @@ from tests.paths import ROOT
 KEYS = {"AUTOTHROTTLE_API_KEY", "AUTOTHROTTLE_APP_KEY"}
 FOREIGN_FLAGS = {
     "kafka-configs.sh": {
-        "bootstrap-server",
-        "alter",
-        "entity-type",
-        "entity-name",
-        "entity-default",
-        "delete-config",
-        "add-config",
+        *("bootstrap-server", "alter", "entity-type", "entity-name", "entity-default", "delete-config", "add-config"),
     },
-    "kafka-acls.sh": {"bootstrap-server", "add", "allow-principal", "cluster", "topic", "group", "operation"},
+    "kafka-acls.sh": {
+        *("bootstrap-server", "add", "allow-principal", "cluster", "topic", "group", "operation"),
+        *("list", "resource-pattern-type"),
+    },
     "spark-submit": {"master", "deploy-mode", "py-files"},
     "docker": {"build", "target"},
     "groupadd": {"system"},
     "helm": {"namespace", "values"},
     "journalctl": {"unit"},
-    "kubectl": {"namespace", "from-env-file", "from-file"},
+    "kubectl": {"namespace", "from-env-file", "from-file", "filename"},
     "node_exporter": {"collector"},
     "systemctl": {"now"},
     "pip": {"require-hashes", "no-index", "no-deps", "no-build-isolation"},
@@ -72,7 +69,10 @@ def check_helm(words: list[str], directory: Path) -> None:
 
 
 def check_kubectl(words: list[str], directory: Path) -> None:
-    """The Secret has the files that the chart mounts, or variables of the program."""
+    """The Secret has the files that the chart mounts, or variables of the program. Other files exist."""
+    if words[1] == "apply":
+        assert (ROOT / words[words.index("--filename") + 1]).is_file()
+        return check_foreign(words, directory)
     assert words[1:4] == ["create", "secret", "generic"]
     given = {word.partition("=")[2].partition("=")[0] for word in words if word.startswith("--from-")}
     if given == {"keys"}:  # a file of variables

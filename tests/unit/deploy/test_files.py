@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from autothrottle.scorer.command import NOTHING_NEW
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.scorer.compaction import make_parser as make_compact_parser
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from tests.pages import commands
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -39,6 +41,25 @@ def test_replicas_of_the_compose_file_start_and_reach_each_other() -> None:
         assert set(configuration.api_hosts) == replicas.keys()
         assert {address.partition(":")[0] for address in configuration.bootstrap_servers} <= services.keys()
         assert configuration.state_store is StateStore.KAFKA and configuration.metrics_source == "kafka"
+
+
+def test_the_kafka_user_of_strimzi_has_the_acls_of_the_page() -> None:
+    user = yaml.safe_load((DEPLOY / "kafka-user.yaml").read_text("utf-8"))
+    assert (user["kind"], user["spec"]["authorization"]["type"]) == ("KafkaUser", "simple")
+    acls: dict[str, set[str]] = {}
+    for acl in user["spec"]["authorization"]["acls"]:
+        resource = acl["resource"]
+        assert resource == {"type": "cluster"} or resource.pop("patternType") == "literal"
+        acls[" ".join(resource.values())] = {*acl["operations"]}
+    granted: dict[str, set[str]] = {}
+    for words in commands("kafka-acls.sh", page="docs/security.md"):
+        if "--add" in words:
+            kind = next(kind for kind in ("cluster", "topic", "group") if f"--{kind}" in words)
+            name = [] if kind == "cluster" else [words[words.index(f"--{kind}") + 1]]
+            operations = {value for word, value in pairwise(words) if word == "--operation"}
+            granted[" ".join([kind, *name])] = operations
+            assert words[words.index("--allow-principal") + 1] == f"User:{user['metadata']['name']}"
+    assert acls == granted
 
 
 def test_the_compose_file_names_the_tested_release_of_kafka() -> None:

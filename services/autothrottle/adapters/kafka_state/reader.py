@@ -212,7 +212,8 @@ class StateReader:
         if memory is None or self.is_foreign:
             return []
         self._end_time = min(self._end_time, now)
-        is_restored_whole = not replica.is_complete or not replica.tree.last_version
+        is_empty = replica.restored_version is None and not replica.tree.last_version
+        is_restored_whole = not replica.is_complete or is_empty
         edits = [] if is_restored_whole else self._edits()
         if not is_restored_whole and not edits:
             self._memory = None

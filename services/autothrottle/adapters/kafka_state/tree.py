@@ -171,7 +171,8 @@ class Tree:
 
     def skip_versions(self, epoch: int) -> None:
         """Never give a version in this epoch that a continuation of the log in an earlier epoch may have given."""
-        self.last_version += _VERSIONS_PER_EPOCH * max(0, epoch - self.epoch)
+        if self.last_version:  # otherwise the time begins the versions
+            self.last_version += _VERSIONS_PER_EPOCH * max(0, epoch - self.epoch)
         self.epoch = epoch
 
     def _note_edit(self, path: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from autothrottle.applier import ApplierServicer
 from autothrottle.composition.services import Composition
 from autothrottle.core.errors import Invalid
+from autothrottle.core.exported_metrics import STATE_DIFFERENCES, STATE_LOSSES
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.shutdown import Shutdown
@@ -72,3 +73,15 @@ def test_a_process_without_a_grpc_server_exports_metrics_of_its_credentials(tmp_
                 return b'option="api-tokens-file"} 1' in response.read()
 
         eventually(exported)
+
+
+def test_process_with_its_state_in_kafka_exports_differences_and_losses_from_its_start() -> None:
+    """Prometheus sees no increase of a counter whose first value is 1."""
+    with Shutdown() as stack:
+        options = ["--bootstrap-servers=127.0.0.1:1", "--state-store=kafka"]
+        composition = Composition(parse(options, {}), stack)
+        samples = [(s.metric, s.value, s.labels) for s in composition._samples("run")]
+        assert (STATE_DIFFERENCES, 0, ()) in samples
+        losses = [labels for metric, value, labels in samples if metric is STATE_LOSSES and value == 0]
+        assert losses == [("tail",), ("beginning",), ("topic",)]
+        assert not composition.state.problems

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from autothrottle.adapters.kafka_admin.backoff import Backoff, Failure
+from autothrottle.adapters.kafka_admin.backoff import Backoff, ConnectFailure
 
 FIRST, SECOND = ("b1", 9092), ("b2", 9092)
 ERROR = OSError("refused")
@@ -40,9 +40,9 @@ def test_tries_of_one_address_are_claimed_by_one_connection() -> None:
     clock = Clock()
     backoff = Backoff(clock)
     backoff.failed(FIRST, ERROR)
-    assert backoff.begin(FIRST) == Failure(ERROR, 100.0)
+    assert backoff.begin(FIRST) == ConnectFailure(ERROR, 100.0)
     clock.now += 0.06
-    assert [backoff.begin(FIRST), backoff.begin(FIRST)] == [None, Failure(ERROR, 100.0)]
+    assert [backoff.begin(FIRST), backoff.begin(FIRST)] == [None, ConnectFailure(ERROR, 100.0)]
 
 
 def test_success_at_one_address_lets_all_be_tried_at_once() -> None:

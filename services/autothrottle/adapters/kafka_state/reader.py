@@ -141,6 +141,9 @@ class StateReader:
             self._memory.is_continued &= is_continued
             self._memory.is_tail_lost |= is_tail_lost
         self.replica = StateReplica(topic_id, start, self._term_path, self._audit_records, self._own_topic_id)
+        if self._memory is not None and topic_id == replica.topic_id:
+            is_strict = self._memory.tree.is_strict
+            self.replica.has_strict_records, self.replica.has_old_edits = is_strict, not is_strict
         self._restore, self._has_answer = None, False
 
     def read(self, answer: Records) -> list[EditResult]:
@@ -197,7 +200,7 @@ class StateReader:
         """Replace the tree by that of another reading of the same log."""
         self.replica, self._memory = replica, None
 
-    # LogLoss
+    # Loss
 
     def lost_records(self, now: float, patience: float, led_last: bool) -> Sequence[bytes]:
         """Return the records to append at the end of the log, so that nothing is lost that this process had read.

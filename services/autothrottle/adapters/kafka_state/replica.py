@@ -123,7 +123,8 @@ class StateReplica:
         """Process whose tree differs from ours -> a node that it writes."""
         self.last_record = self._last_change = -1
         """Offsets of the newest record of ours, and of the newest change; -1: none."""
-        self.has_strict_records = self._has_old_edits = self._has_echoes = False
+        self.has_strict_records = self.has_old_edits = self._has_echoes = False
+        """Whether a record shows that the strict rules hold, or that they do not, and whether this is a private log."""
         self._copies: dict[CopyHeader, _UnfinishedCopy] = {}
         self._waiting: list[_Waiting] = []
         self._old_copy: tuple[int, _UnfinishedCopy] | None = None
@@ -219,7 +220,7 @@ class StateReplica:
 
         Only now a copy of an older version is taken, if the other records show that the strict rules do not hold.
         """
-        if self.is_complete or self._old_copy is None or self.has_strict_records or not self._has_old_edits:
+        if self.is_complete or self._old_copy is None or self.has_strict_records or not self.has_old_edits:
             return []
         (base, copy), self._old_copy = self._old_copy, None
         return self._begin_with(copy, base)
@@ -269,7 +270,7 @@ class StateReplica:
             is_restore = entry.header.base is None
         else:
             self.has_strict_records |= bool(entry.topic) and entry.is_strict
-            self._has_old_edits |= not entry.is_strict
+            self.has_old_edits |= not entry.is_strict
             is_restore = False
             if entry.is_change:
                 self._last_change = record.offset

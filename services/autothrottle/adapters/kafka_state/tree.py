@@ -232,15 +232,16 @@ class Tree:
         """Yield the kind and the fields of each row.
 
         `node` has a path and a `StoredText`, `audit` an `AuditEntry`, and `author` a process and the number of its last
-        edit. Older versions cannot read the last kind.
+        edit. `strict` has no field: older versions cannot read a copy with it, so they refuse to start.
         """
+        if self.is_strict:
+            yield ("strict",)
         for path, node in self.nodes():
             yield ("node", path, *node)
         for entry in self.audit:
             yield ("audit", *entry)
-        if self.is_strict:
-            for process, number in self._numbers.items():
-                yield ("author", process, number)
+        for process, number in self._numbers.items():
+            yield ("author", process, number)
 
     def parts(self, header: CopyHeader) -> tuple[CopyHeader, Sequence[bytes]]:
         """Return the complete header and the records of a copy of this tree; the header needs nothing of the tree."""
@@ -267,6 +268,8 @@ class Tree:
         for kind, *fields in rows:
             if tuple(map(type, fields)) != _ROW_TYPES[kind]:
                 raise TypeError(f"a field of the row {kind!r} has another type")
+            if kind == "strict":
+                continue
             if kind == "author":
                 self._set_number(fields[0], check_number(fields[1]))
                 continue
@@ -284,7 +287,7 @@ class Tree:
             raise ValueError(f"the copy {header.id} has not the digest that it names")
 
 
-_ROW_TYPES = {"node": (str, str, int, int), "audit": (int, int, int, str, str), "author": (str, int)}
+_ROW_TYPES = {"strict": (), "node": (str, str, int, int), "audit": (int, int, int, str, str), "author": (str, int)}
 
 
 def _hash(*values: object) -> int:

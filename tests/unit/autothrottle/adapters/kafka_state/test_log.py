@@ -194,6 +194,20 @@ def test_processes_that_all_lost_their_position_restore_the_state(processes: Pro
     assert text(processes.log()) == "1"
 
 
+def test_the_only_process_restores_a_log_whose_records_were_all_deleted_once(
+    processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing showed that older versions may read the log, so its own restore was void. It was repeated for good."""
+    put(log, "1")
+    processes.topic(log).is_cut = True
+    time.sleep(0.7)
+    processes.partition.append([b"another party's"])
+    processes.partition.delete_before(processes.partition.end)
+    processes.topic(log).is_cut = False
+    eventually(lambda: not log.problem())
+    assert caplog.text.count("Restored 1 entries from memory") == 1
+
+
 # The ledger.
 
 

@@ -18,7 +18,13 @@ from urllib.request import urlopen
 import pytest
 
 from autothrottle.adapters.storage_history import append_sample
-from autothrottle.core.exported_metrics import CERTIFICATE_EXPIRY, CREDENTIALS_OK, QUOTA_RATE
+from autothrottle.core.exported_metrics import (
+    CERTIFICATE_EXPIRY,
+    CREDENTIALS_OK,
+    QUOTA_RATE,
+    STATE_DIFFERENCES,
+    STATE_LOSSES,
+)
 from autothrottle.ports.services import StorageMetrics
 from autothrottle_client import AdminClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
@@ -169,8 +175,9 @@ def test_every_query_returns_data_during_a_reassignment_and_promtool_accepts_the
             queries = {filled_in(query) for query in dashboard_queries()}
             queries |= {selector for query in alert_queries().values() for selector in selectors(query)}
             # The rates in the brokers' quotas come from exporters; Datadog has none. Nor has this deployment files of
-            # credentials.
+            # credentials, or its state in Kafka.
             absent = (QUOTA_RATE.name, CREDENTIALS_OK.name, CERTIFICATE_EXPIRY.name)
+            absent += (STATE_DIFFERENCES.name, STATE_LOSSES.name)
             queries = {query for query in queries if not any(name in query for name in absent)}
             eventually(
                 lambda: admin.list_request_quotas() and not [q for q in queries if not prometheus.has_data(q)], 120.0

@@ -80,7 +80,7 @@ class AbsenceRun(KafkaRun):
         """Let all brokers be away, and wait for a cycle after their return."""
         brokers = self.stage.brokers
         self.until(lambda: not brokers.away() and self._has_planner(), "all brokers serve, and a planner is ready")
-        # The others take part in the measured times; nobody can claim while Kafka is away.
+        # The others take part in the measured times; no process can claim while Kafka is away.
         self.failovers = [failover for failover in self.failovers if failover.term < self.stage.leader()[0]]
         brokers.end_all(fault.kind)
         end = time.monotonic() + fault.seconds

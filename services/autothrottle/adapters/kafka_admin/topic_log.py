@@ -240,7 +240,7 @@ class TopicLog:
     def _note_clock(self, sent: int, appended: int, received: int) -> None:
         """Note how far the clock of this process is ahead of the broker's, or behind it (negative), at least.
 
-        The broker appends between both times of this process, so only a difference beyond them is no latency.
+        The broker appends between both times of this process, so only a difference beyond them is due to the clocks.
 
         Args:
             sent: when the request was sent, by this process, milliseconds since 1970.
@@ -459,9 +459,9 @@ class TopicLog:
         others = sorted(racks.keys() - {*replicas}, key=lambda b: (racks[b] in used_racks, b))
         usable: list[int] = []
         while others and len(usable) < MIN_IN_SYNC and time.monotonic() < deadline:
-            asked, others = others[:_CANDIDATES], others[_CANDIDATES:]
-            configs = self._admin.broker_configs(asked, CORDON_KEYS, timeout=_PROBE).values
-            usable += [b for b in asked if b in configs and not is_cordoned(configs[b])]
+            batch, others = others[:_CANDIDATES], others[_CANDIDATES:]
+            configs = self._admin.broker_configs(batch, CORDON_KEYS, timeout=_PROBE).values
+            usable += [b for b in batch if b in configs and not is_cordoned(configs[b])]
         return usable
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:

@@ -399,8 +399,8 @@ class StateLog:
             changed.update(path for tree in (self._known_tree, reader.tree) for path, _ in tree.nodes())
             self._known_tree = reader.tree
         self._is_interrupted = not reader.is_ready
-        if reader.tree.is_strict and not was_strict:
-            self._is_suspect = True  # a snapshot keeps older versions from reading on
+        if reader.tree.is_strict and not was_strict and replica.snapshot_base == last_base:
+            self._is_suspect = True  # the marker was read: a snapshot keeps older versions from reading on
         self._report(answer)
         return frozenset(changed)
 

@@ -68,7 +68,7 @@ def disagreement(log: StateLog, own: OwnPaths, session_timeout: timedelta) -> st
 
 
 def _member_name(texts: Mapping[str, str], own: OwnPaths) -> str:
-    """Return the name of the member among the nodes of a process (path -> text); "": there is none."""
+    """Return the name of the member among the nodes of a process (path -> text); "": no member."""
     for path, node in texts.items():
         if path.startswith(f"{own.members}/"):
             with suppress(Invalid):

@@ -108,7 +108,7 @@ class StateReplica:
         self.is_complete = start == 0
         """Whether the tree includes all records before `position`."""
         self.snapshot_base = 0
-        """The base of the newest snapshot in the log that agrees with the tree; 0: there is none."""
+        """The base of the newest snapshot in the log that agrees with the tree; 0: no snapshot does."""
         self.last_snapshot = ""
         """Id of the last whole snapshot that agrees with the tree."""
         self.restored_version: int | None = None

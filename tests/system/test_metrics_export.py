@@ -176,9 +176,8 @@ def test_every_query_returns_data_during_a_reassignment_and_promtool_accepts_the
             queries |= {selector for query in alert_queries().values() for selector in selectors(query)}
             # The rates in the brokers' quotas come from exporters; Datadog has none. Nor has this deployment files of
             # credentials, or its state in Kafka.
-            absent = (QUOTA_RATE.name, CREDENTIALS_OK.name, CERTIFICATE_EXPIRY.name)
-            absent += (STATE_DIFFERENCES.name, STATE_LOSSES.name)
-            queries = {query for query in queries if not any(name in query for name in absent)}
+            absent = (QUOTA_RATE, CREDENTIALS_OK, CERTIFICATE_EXPIRY, STATE_DIFFERENCES, STATE_LOSSES)
+            queries = {query for query in queries if not any(metric.name in query for metric in absent)}
             eventually(
                 lambda: admin.list_request_quotas() and not [q for q in queries if not prometheus.has_data(q)], 120.0
             )

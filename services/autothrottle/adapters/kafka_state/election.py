@@ -245,7 +245,8 @@ class KafkaElection(Candidate):
                 self._state.append(StateEdit(versions={path: version}, texts={path: None}), deadline)
             self._state.write_snapshot()
         except AutothrottleError as error:
-            log.warning("The state topic keeps its old records for now: %s", error)
+            level = logging.DEBUG if self._leaving.is_set() else logging.WARNING  # then the next leader does it
+            log.log(level, "The state topic keeps its old records for now: %s", error)
 
     def _expired(self) -> Iterator[tuple[str, int]]:
         with self._state.current() as tree:

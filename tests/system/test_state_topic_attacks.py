@@ -29,7 +29,7 @@ from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from tests.builders import eventually
 from tests.system.test_state_in_kafka import FAST, SECONDS, Reassignment, Replicas
 
-SESSION = "--session-timeout=2"
+SESSION = "--session-timeout=6"
 MOST_GROWTH_BYTES = 60_000_000
 """Of a process that meets a batch which would inflate to 300 MB."""
 _numbers = count(1)

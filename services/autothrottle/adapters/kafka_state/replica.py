@@ -134,6 +134,15 @@ class StateReplica:
     def _empty_tree(self) -> Tree:
         return Tree(self._term_path, self._audit_records)
 
+    def _loaded(self, copy: _UnfinishedCopy) -> Tree | None:
+        """Return the tree of a whole copy; None: a field is wrong, or the digest."""
+        tree = self._empty_tree()
+        try:
+            tree.load(copy.header, copy.rows())
+        except FIELD_ERRORS:
+            return None
+        return tree
+
     # Reading
 
     def accept(self, record: TopicRecord) -> list[EditResult]:
@@ -227,10 +236,7 @@ class StateReplica:
 
     def _begin_with(self, copy: _UnfinishedCopy, base: int) -> list[EditResult]:
         """Take a copy as the tree before the record at its base, and apply the records from there on."""
-        tree = self._empty_tree()
-        try:
-            tree.load(copy.header, copy.rows())
-        except FIELD_ERRORS:
+        if (tree := self._loaded(copy)) is None:
             return []
         self.tree, self.is_complete, self.digests = tree, True, {}
         self.last_record = copy.header.last_record if copy.header.topic else base - 1
@@ -283,14 +289,12 @@ class StateReplica:
 
     def _commit(self, record: TopicRecord, commit: Commit) -> None:
         """Replace the tree by that of a restore."""
-        copy, tree = self._copies.pop(commit.header, None), self._empty_tree()
+        copy = self._copies.pop(commit.header, None)
         if copy is None or not copy.is_whole:
             if commit.begin < self.start:  # other readers may have all parts
                 self._lose(record.offset + 1)
             return
-        try:
-            tree.load(commit.header, copy.rows())
-        except FIELD_ERRORS:
+        if (tree := self._loaded(copy)) is None:
             return
         self.restored_version = tree.last_version
         tree.is_strict, tree.epoch = True, record.epoch - 1
@@ -318,8 +322,9 @@ class StateReplica:
         """Read a whole snapshot or an old restore, having a tree."""
         header = copy.header
         if header.lost_before is not None:
-            if not header.topic and not self.tree.is_strict and self._is_old_restore_valid(header):
-                self._restore(record, copy)
+            is_valid = not header.topic and not self.tree.is_strict and self._is_old_restore_valid(header)
+            if is_valid and (tree := self._loaded(copy)) is not None:
+                self.tree, self._last_change = tree, record.offset
             return
         assert header.base is not None
         if header.topic and self.digests.get(header.base, ("",))[0] != header.digest:
@@ -329,14 +334,6 @@ class StateReplica:
 
     def _is_old_restore_valid(self, header: CopyHeader) -> bool:
         return header.lost_before is None or self._last_change < header.lost_before
-
-    def _restore(self, record: TopicRecord, copy: _UnfinishedCopy) -> None:
-        tree = self._empty_tree()
-        try:
-            tree.load(copy.header, copy.rows())
-        except FIELD_ERRORS:
-            return
-        self.tree, self._last_change = tree, record.offset
 
 
 def _topic(entry: Entry) -> str:

@@ -442,8 +442,9 @@ class StateLog:
                 reader.restored_entries = 0
         elif not replica.is_complete:
             self._problem = (
-                f"lacks its beginning: another party deleted the records before offset {replica.start}. Fix: if a "
-                "process of autothrottle still runs, it restores them within seconds. Otherwise delete the topic. Then "
+                f"lacks its beginning: the records before offset {replica.start} are deleted or damaged. Fix: if a "
+                "process of autothrottle still runs, it restores deleted records within seconds. Damaged ones need "
+                "kafka-delete-records.sh up to this offset first. Otherwise delete the topic. Then "
                 "restore a backup with `autothrottle state import`, or begin without a ledger"
             )
             self._refusal = Incomplete(f"the state topic {self.name} {self._problem}")

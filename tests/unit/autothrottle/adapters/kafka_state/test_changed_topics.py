@@ -106,7 +106,26 @@ def test_records_compacted_in_the_middle_are_missed_as_well(processes: Processes
     partition = processes.partition
     partition.records = [r for r in partition.records if not 2 <= r.offset <= 3]
     late = processes.log()
-    with pytest.raises(Incomplete):
+    with pytest.raises(Incomplete, match="before offset 4 are deleted or damaged"):
         late.prepare(soon(2.0), lambda: False)
     log.append(StateEdit(), soon())
     assert text(log) == "5"
+
+
+def test_the_offset_in_the_message_is_where_an_operator_deletes_damaged_records(
+    processes: Processes, log: StateLog
+) -> None:
+    for number in range(6):
+        put(log, str(number))
+    partition = processes.partition
+    partition.records = [r for r in partition.records if not 2 <= r.offset <= 3]
+    late = processes.log()
+    with pytest.raises(Incomplete, match="before offset 4 are") as refusal:
+        late.prepare(soon(1.0), lambda: False)
+    assert "kafka-delete-records.sh up to this offset" in str(refusal.value)
+    assert not log.is_snapshot_due
+    partition.delete_before(4)
+    log.append(StateEdit(), soon())
+    assert log.is_snapshot_due
+    log.write_snapshot()
+    assert text(late) == "5"

@@ -237,6 +237,9 @@ class StateReader:
         assert memory is not None
         if replica.restored_version is not None and not memory.is_tail_lost:  # it may be older than the memory
             common = min(replica.restored_version, memory.tree.last_version)
+            if replica.restored_version > common and not replica.tree.has_edits_of(memory.tree):
+                # An earlier restore began other versions before the last one that is in memory.
+                common = replica.tree.newest_version(common)
         elif memory.is_continued:
             common = memory.tree.last_version
         else:

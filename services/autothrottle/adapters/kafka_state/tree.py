@@ -193,6 +193,15 @@ class Tree:
             self._hash ^= _hash(oldest_process, self._numbers.pop(oldest_process))
         return True
 
+    def has_edits_of(self, other: Tree) -> bool:
+        """Whether all edits that another tree has read were read here, too; known of strict trees."""
+        return all(number <= self._numbers.get(process, -1) for process, number in other._numbers.items())
+
+    def newest_version(self, limit: int) -> int:
+        """Return the newest version up to a limit that a node or an audit record has; 0: none has."""
+        versions = [*(node.version for _, node in self.nodes()), *(entry.version for entry in self.audit)]
+        return max((version for version in versions if version <= limit), default=0)
+
     def _set_number(self, process: str, number: int) -> None:
         if (last_number := self._numbers.pop(process, None)) is not None:
             self._hash ^= _hash(process, last_number)

@@ -12,7 +12,7 @@ from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.core.errors import Incomplete, Invalid
 from tests.builders import eventually
-from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, put, soon, text
+from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, Y, put, soon, text
 
 RISK = "topic state has retention.ms=7, so records of our state could be lost; it must be -1. Fix: kafka-configs.sh"
 
@@ -129,3 +129,27 @@ def test_the_offset_in_the_message_is_where_an_operator_deletes_damaged_records(
     assert log.is_snapshot_due
     log.write_snapshot()
     assert text(late) == "5"
+
+
+def test_a_process_that_missed_two_new_topics_writes_again_what_only_it_had_read(
+    processes: Processes, log: StateLog
+) -> None:
+    """The versions of a restored topic exceed all earlier ones. So the second restore seemed to include all edits.
+
+    What a process had read before both, and the restoring process had not, was lost.
+    """
+    log.mark_strict(0, soon())
+    put(log, "1")
+    second = processes.log()
+    assert text(second) == "1"
+    processes.topic(log).is_cut = True
+    put(second, "kept", Y)
+    processes.topic(second).is_cut = True
+    processes.partition.delete()
+    processes.topic(log).is_cut = False
+    put(log, "2")
+    processes.partition.delete()
+    put(log, "3")
+    processes.topic(second).is_cut = False
+    eventually(lambda: text(log, Y) == "kept")
+    assert (text(second), text(second, Y)) == ("3", "kept")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from autothrottle.composition.services import Composition
 from autothrottle.composition.state import copy_state, zookeeper_security
 from autothrottle.composition.store_choice import refuse_state_left_behind
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.members import Member, leader_address
+from autothrottle.core.members import Member, leader_address, page_url
 from autothrottle.core.texts import capitalized
 from autothrottle.runtime.command_line import (
     COMMANDS,
@@ -82,9 +83,16 @@ def _admin(composition: Composition) -> None:
 
 def _gateway(composition: Composition) -> None:
     give_way()
-    address = composition.gateway("gateway")
+    address = _serve_page(composition, "gateway")
     composition.join("gateway", address)
     log.info("Admin API: %s", address)
+
+
+def _serve_page(composition: Composition, service: str) -> str:
+    """Serve the HTTP API, and log first where an operator can watch; return the address."""
+    address = composition.gateway(service)
+    log.info("Page: %s", page_url(address, socket.gethostname(), composition.configuration.tls is not None))
+    return address
 
 
 def _run(composition: Composition) -> None:
@@ -107,7 +115,7 @@ def _run(composition: Composition) -> None:
     operators = [composition.admin(), composition.placement(), composition.quotas()]
     address = composition.serve("admin", [*operators, servicer], composition.configuration.grpc_listen, "grpc-listen")
     composition.use(admin_addr=serve_privately("admin", *operators))
-    http = composition.gateway("run")
+    http = _serve_page(composition, "run")
     member = composition.join("run", address, _ROLES)
     planner.start(leader_address(member), member.host)
     log.info("Autothrottle Running")

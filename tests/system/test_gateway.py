@@ -79,6 +79,8 @@ def test_override_set_over_http_is_stored_in_the_original_format_and_starts_a_cy
         with Process("run", command, log, KEYS) as run:
             run.wait_until(lambda: "Admin API: " in log.read_text(), START_SECONDS)
             (address,) = re.findall(r" Admin API: (\S+)$", log.read_text(), re.MULTILINE)
+            first = next(line for line in log.read_text().splitlines() if " WARNING " not in line)
+            assert first.endswith(f" Page: http://{address}/")
             assert re.search(r" gRPC API: 127\.0\.0\.1:\d+$", log.read_text(), re.MULTILINE)
             set_to = "broker 1001: throttle successfully set to 50MB/s, autoremove==false\n"
             assert call(address, "POST", "/throttle/1001?rate=50") == set_to
@@ -123,6 +125,7 @@ def test_certificates_and_tokens_are_required_and_the_audit_log_names_the_caller
     with Process("run", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as run:
         run.wait_until(lambda: "Admin API: " in log.read_text(), START_SECONDS)
         (http,) = re.findall(r" Admin API: (\S+)$", log.read_text(), re.MULTILINE)
+        assert re.search(rf" Page: https://{http}/$", log.read_text(), re.MULTILINE)
         (grpc,) = re.findall(r" gRPC API: (\S+)$", log.read_text(), re.MULTILINE)
         assert "successfully set" in over_tls(http, "/throttle/1001?rate=50", {"authorization": f"Bearer {TOKEN}"})
         with pytest.raises(urllib.error.HTTPError) as refused:

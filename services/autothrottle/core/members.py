@@ -83,6 +83,21 @@ def leader_address(member: Member) -> str:
     return f"{member.host}:{port}" if _has_ip_property(name, "is_unspecified") else member.address
 
 
+def page_url(listening: str, host: str, is_tls: bool) -> str:
+    """Return the URL of the page for an operator's browser.
+
+    >>> page_url("127.0.0.1:8080", "kafka7", False), page_url("0.0.0.0:8080", "kafka7", True)
+    ('http://127.0.0.1:8080/', 'https://kafka7:8080/')
+
+    Args:
+        listening: address of the HTTP API, `host:port`.
+        host: name of this host, for an API on every interface.
+        is_tls: whether the API needs TLS.
+    """
+    name, _, port = listening.rpartition(":")
+    return f"http{'s' * is_tls}://{host if _has_ip_property(name, 'is_unspecified') else name}:{port}/"
+
+
 def hosts_without_route(member: Member, members: Iterable[Member]) -> tuple[str, ...]:
     """Return the other hosts in the list that cannot call a member, because its address is loopback or a socket."""
     hosts = {other.host for other in members}

@@ -303,14 +303,15 @@ def test_a_service_without_zookeeper_logs_one_warning_and_works() -> None:
             running.kill()
 
 
-def test_the_gateway_logs_its_address_and_sigterm_ends_it_with_status_0() -> None:
+def test_the_gateway_logs_its_page_and_address_and_sigterm_ends_it_with_status_0() -> None:
     command = [sys.executable, "-m", "autothrottle", "gateway", "--admin-addr=127.0.0.1:1", "--api-listen=localhost:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         try:
             # The health check of admin may warn first.
-            line = next(line for line in running.stderr if "Admin API: " in line)
-            address = line.strip().partition("Admin API: ")[2]
+            line = next(line for line in running.stderr if "Page: " in line)
+            address = next(running.stderr).strip().partition("Admin API: ")[2]
+            assert line.strip().endswith(f" Page: http://{address}/")
             with urllib.request.urlopen(f"http://{address}/api", timeout=SECONDS) as page:
                 assert b"/v1/overrides" in page.read()
             running.terminate()

@@ -333,7 +333,9 @@ class Configuration:
     static_rate: BytesPerSecond = kinds.megabytes_per_second(
         "50", "Rate of every broker in each role with the static policy"
     )
-    interval: timedelta = kinds.seconds("180", "Time between scheduled cycles")
+    interval: timedelta = kinds.seconds(
+        "180", "Time between scheduled cycles; 30 is the default with state-store kafka, which Kafka alone means"
+    )
     min_rate: BytesPerSecond = kinds.megabytes_per_second("10", "Lowest throttle; also the throttle without metrics")
     max_rate: float = kinds.percent(
         "90", "Share of the headroom for replication; sets max-tx-rate and max-rx-rate", above=0, at_most=100

@@ -38,6 +38,9 @@ T = TypeVar("T")
 _SCRAPE_WINDOW = timedelta(seconds=12)
 """Default of metrics-window with scraping: the shortest that is steady, see docs/how-it-works.md."""
 
+_INTERVAL_OF_KAFKA_STATE = timedelta(seconds=30)
+"""Default of interval with the state in Kafka. Elsewhere the original's 180 s stay."""
+
 _SOURCE_OPTIONS: Mapping[str, Sequence[str]] = {
     "datadog": ("api-key", "api-key-file", "app-key", "app-key-file"),
     "prometheus": ("prometheus-url",),
@@ -210,6 +213,7 @@ class _Combinations:
             **self._session(),
             **self._capacity(),
             **self._window(source),
+            **self._cycle_interval(),
         )
         self.warnings.extend(self._suspicions(configuration))
         self._check_metrics_source(configuration)
@@ -277,6 +281,10 @@ class _Combinations:
     def _window(self, source: str) -> Mapping[str, Any]:
         is_default = source == "scrape" and self._rank("metrics-window") is Rank.DEFAULT
         return {"metrics_window": _SCRAPE_WINDOW} if is_default else {}
+
+    def _cycle_interval(self) -> Mapping[str, Any]:
+        is_default = self._state_store()["state_store"] is StateStore.KAFKA and self._rank("interval") is Rank.DEFAULT
+        return {"interval": _INTERVAL_OF_KAFKA_STATE} if is_default else {}
 
     def _kafka(self) -> Mapping[str, Any]:
         backend, native = self.values.kafka_backend, self.values.kafka_native_mode

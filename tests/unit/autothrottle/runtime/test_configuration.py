@@ -678,6 +678,23 @@ EARLIER_START = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "seconds"),
+    [
+        (["--bootstrap-servers=a:1"], 30),
+        (["--state-store=kafka", "--bootstrap-servers=a:1", "--kafka-backend=admin"], 30),
+        (["--bootstrap-servers=a:1", "--interval=180"], 180),
+        (["--bootstrap-servers=a:1", "--state-store=zookeeper"], 180),
+        (["--bootstrap-servers=a:1", "--zk-addr=b:2"], 180),
+        (["--kafka-native-mode", "--bootstrap-servers=a:1"], 180),
+        ([], 180),
+    ],
+)
+def test_the_default_interval_is_30_seconds_with_the_state_in_kafka(flags: list[str], seconds: int) -> None:
+    """The command of the README ran a cycle every 180 s, while three pages recommended 30 s."""
+    assert parse(flags, KEYS).interval == timedelta(seconds=seconds)
+
+
 @pytest.mark.parametrize("options", EARLIER_START)
 @pytest.mark.parametrize("source", ["flag", "variable", "key"])
 @pytest.mark.parametrize("servers", [{}, {"bootstrap-servers": "a:1"}])

@@ -392,7 +392,10 @@ class AdminClient(Client[AdminServiceStub]):
     def cancel_reassignment(
         self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT
     ) -> tuple[int, Mapping[Partition, str]]:
-        """Cancel the reassignment of partitions; return (number cancelled, refused partition -> reason).
+        """Cancel the reassignment of partitions; return (number cancelled, other partition -> why it goes on).
+
+        A partition is not cancelled unless at least min(min.insync.replicas, live in-sync replicas) of its original
+        replicas are alive and in sync.
 
         Sent at most once, because a retry would fail with Missing. More than 10,000 partitions are cancelled in parts
         of 10,000. An error after the first part tells how many were cancelled.

@@ -425,7 +425,7 @@ def _placement_request(arguments: argparse.Namespace) -> PlacementRequest:
     return _REQUESTS[operation](scope=scope, allow_fewer_racks=arguments.allow_fewer_racks, **values)
 
 
-def cancel(call: CommandCall) -> None:
+def cancel(call: CommandCall) -> int | None:
     """Cancel the reassignment of a file's partitions.
 
     throttlectl cancel plan.json
@@ -433,7 +433,8 @@ def cancel(call: CommandCall) -> None:
     targets = _read_file(call.arguments.file).targets
     cancelled, refused = call.admin.cancel_reassignment(targets.keys(), max(call.timeout, SUBMIT_TIMEOUT))
     text = f"reassignment of {cancelled} of {len(targets)} partitions cancelled"
-    call.show({"cancelled": cancelled, "refused": refused}, text, _problems(refused))
+    call.show({"cancelled": cancelled, "refused": refused}, text, _problems(refused, " was not cancelled"))
+    return EXIT_FAILED if refused else None
 
 
 def reassignments(call: CommandCall) -> None:
@@ -459,8 +460,8 @@ def _read_file(name: str) -> ReassignmentFile:
         raise Invalid(f"{name}: {error}") from None
 
 
-def _problems(refused: Mapping[Partition, str]) -> list[str]:
-    problems = [f"{topic}-{partition}: {reason}" for (topic, partition), reason in refused.items()]
+def _problems(refused: Mapping[Partition, str], outcome: str = "") -> list[str]:
+    problems = [f"{topic}-{partition}{outcome}: {reason}" for (topic, partition), reason in refused.items()]
     more = [f"and {len(problems) - _PROBLEMS_SHOWN} more"] if len(problems) > _PROBLEMS_SHOWN else []
     return [*problems[:_PROBLEMS_SHOWN], *more]
 

@@ -51,9 +51,10 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
     ) -> applier_pb2.CancelReassignmentsResponse:
         term = _term(request, context)
         rows = partitions_from_messages(request.partitions)
-        refused = self._reassigner.cancel_reassignments(term, rows, time_left(context))
-        log.info("Term %d: reassignments of %d partitions cancelled", request.fence, len(rows) - len(refused))
-        return applier_pb2.CancelReassignmentsResponse(refused=refusals_to_messages(refused))
+        cancellation = self._reassigner.cancel_reassignments(term, rows, time_left(context))
+        cancelled = len(rows) - len(cancellation.kept)
+        log.info("Term %d: reassignments of %d partitions cancelled", request.fence, cancelled)
+        return SAME_NAMES.to_message(applier_pb2.CancelReassignmentsResponse, cancellation)
 
 
 def _valid_change(message: applier_pb2.Change) -> Change | Outcome:

@@ -158,8 +158,8 @@ class Applier(applier_pb2_grpc.ApplierServiceServicer):
         with errors_as_statuses(context):
             assert isinstance(self.writer, MemoryCluster)
             rows = partitions_from_messages(request.partitions)
-            refused = self.writer.cancel_reassignments(Term(request.fence), rows, remaining_time(context))
-            return applier_pb2.CancelReassignmentsResponse(refused=refusals_to_messages(refused))
+            cancellation = self.writer.cancel_reassignments(Term(request.fence), rows, remaining_time(context))
+            return SAME_NAMES.to_message(applier_pb2.CancelReassignmentsResponse, cancellation)
         raise AssertionError
 
 
@@ -705,17 +705,16 @@ def test_reassignments_are_submitted_and_cancelled_and_refusals_are_returned(
 ) -> None:
     cluster.add_topic("t1", {0: [1001, 1002], 1: [1001, 1002]})
     start_reassignment(cluster, partitions=2)
+    for broker_id in (1001, 1002):
+        cluster.leave_isr("t1", 1, broker_id)
     cluster.add_topic("t2", {0: [1001]})
     with appliers(serve(Applier(cluster)).address) as client:
         fence = cluster.begin_term()
-        refused = {
-            **client.submit_reassignments(Term(fence), {("t1", 7): (1001,)}, TIMEOUT),
-            **client.cancel_reassignments(Term(fence), [("t1", 0), ("t2", 0)], TIMEOUT),
-        }
-    assert refused == {
-        ("t1", 7): "t1-7 does not exist; name a partition that does",
-        ("t2", 0): "t2-0 is not being reassigned; there is nothing to cancel",
-    }
+        refused = client.submit_reassignments(Term(fence), {("t1", 7): (1001,)}, TIMEOUT)
+        cancellation = client.cancel_reassignments(Term(fence), [("t1", 0), ("t1", 1), ("t2", 0)], TIMEOUT)
+    assert refused == {("t1", 7): "t1-7 does not exist; name a partition that does"}
+    assert cancellation.refused == {("t2", 0): "t2-0 is not being reassigned; there is nothing to cancel"}
+    assert cancellation.unsafe.keys() == {("t1", 1)}
     assert cluster.submissions == [{}, {("t1", 0): None}]
     assert cluster.topics["t1"][0].adding_replicas == ()
 

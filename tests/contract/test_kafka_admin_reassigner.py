@@ -57,7 +57,7 @@ class TestAdminReassigner(ReassignerContract):
         fence = subject.begin_term()
         refused = {
             **subject.reassigner.submit_reassignments(Term(fence), targets, TIMEOUT),
-            **subject.reassigner.cancel_reassignments(Term(fence), [("t1", 2)], TIMEOUT),
+            **subject.reassigner.cancel_reassignments(Term(fence), [("t1", 2)], TIMEOUT).refused,
         }
         assert set(refused) == {("t1", 1), ("t1", 2), ("t1", 9)}
         assert all(refused.values())

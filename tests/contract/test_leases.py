@@ -47,7 +47,10 @@ class SlowKafka(MemoryKafka):
     """A Kafka that carries out each write some seconds after the request, unless the request is given up before."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryCluster())
+        cluster = MemoryCluster(brokers=(1001, 1002))
+        cluster.add_topic("t1", {0: (1001,)})
+        cluster.submit_reassignment("t1", {0: (1002,)})
+        super().__init__(cluster)
         self.writes: list[float] = []
         """When writes were carried out, on the monotonic clock."""
 

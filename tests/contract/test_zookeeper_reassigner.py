@@ -59,7 +59,7 @@ def test_submission_during_another_reassignment_is_a_conflict(subject: Subject) 
 
 
 def test_cancelling_through_zookeeper_fails_with_an_error_that_names_the_fix(subject: Subject) -> None:
-    with pytest.raises(Invalid, match=r"only through the admin API. Fix: .*--cancel, or --kafka-backend admin"):
+    with pytest.raises(Invalid, match=r"only through the admin API. Fix: .*--bootstrap-servers"):
         subject.reassigner.cancel_reassignments(Term(subject.begin_term()), [("t1", 0)], TIMEOUT)
 
 

@@ -24,7 +24,7 @@ from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.operators.requests import IN_SHADOW, obstacle_to_submissions
-from autothrottle.core.operators.submission import Targets, postponement, proposal, with_one_exchange
+from autothrottle.core.operators.submission import Targets, named, postponement, proposal, with_one_exchange
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.cycle_records import CycleInputs
@@ -348,7 +348,9 @@ class Planner:
         return replace(done, warnings=(*done.warnings, *warnings), postponed=postponed)
 
     def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
-        """Cancel the reassignment of partitions; return the refused ones, each with the reason.
+        """Cancel the reassignment of partitions; return those that are not cancelled, each with the reason.
+
+        Those whose original replicas are not safe go on, see `CancelRule`.
 
         Raises:
             NotLeader: with the leader's address.
@@ -360,14 +362,19 @@ class Planner:
         term = self._require_term()
         if self._settings.shadow:
             raise Conflict(IN_SHADOW)
-        refused = self._dependencies.reassigner.cancel_reassignments(term, rows, timeout)
-        if len(refused) == len(rows):
-            raise Missing(f"nothing was cancelled: {excerpt(list(refused.values()), _PROBLEMS_SHOWN, '; ')}")
-        self._submissions.cancel(rows)
-        self._journal.note_cancelled()
-        self._triggers.request("a reassignment was cancelled", urgent=True)
-        log.info("Reassignment of %d partitions cancelled", len(rows) - len(refused))
-        return refused
+        cancellation = self._dependencies.reassigner.cancel_reassignments(term, rows, timeout)
+        if len(cancellation.refused) == len(rows):
+            reasons = excerpt(list(cancellation.refused.values()), _PROBLEMS_SHOWN, "; ")
+            raise Missing(f"nothing was cancelled: {reasons}")
+        kept = cancellation.kept
+        for row, reason in list(cancellation.unsafe.items())[:_PROBLEMS_SHOWN]:
+            log.warning("The reassignment of %s was not cancelled: %s", named(row), reason)
+        log.info("Reassignment of %d of %d partitions cancelled", len(rows) - len(kept), len(rows))
+        if cancelled := [row for row in rows if row not in kept]:
+            self._submissions.cancel(cancelled)
+            self._journal.note_cancelled()
+            self._triggers.request("a reassignment was cancelled", urgent=True)
+        return kept
 
     def _require_term(self) -> Term:
         if (term := self._dependencies.election.term) is None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, LogSizes, Snapshot, SnapshotRequest, TopicPartition
+from autothrottle.core.operators.cancellation import Cancellation
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.keys import (
     ClientQuotaEntity,
@@ -133,8 +134,12 @@ class Reassigner(Protocol):
             Unavailable: it is unknown whether the request took effect.
         """
 
-    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
-        """Cancel the reassignments of partitions; return the partitions that Kafka refused -> why.
+    def cancel_reassignments(
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Cancellation:
+        """Cancel the reassignments of partitions, whichever tool started them; return those that go on -> why.
+
+        Directly before the request, this reads the state of the partitions and applies `CancelRule`.
 
         Args:
             term: the term that made the decision.
@@ -144,7 +149,7 @@ class Reassigner(Protocol):
         Raises:
             NotLeader: the term is over; nothing was done.
             Invalid: the backend cannot cancel; nothing was done.
-            Unavailable: it is unknown whether the request took effect.
+            Unavailable: it is unknown whether the request took effect, unless the message says that nothing was done.
         """
 
 

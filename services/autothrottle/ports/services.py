@@ -45,7 +45,7 @@ class LeadingPlanner(Protocol):
         """
 
     def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
-        """Cancel reassignments; return the partitions whose cancellation Kafka refused -> why.
+        """Cancel reassignments; return the partitions that are not cancelled -> why, see `CancelRule`.
 
         Raises:
             Missing: none of the partitions is being reassigned.

@@ -1280,7 +1280,7 @@ class CancelReassignmentResponse(_message.Message):
     """Number of partitions cancelled."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
-        """Partitions whose cancellation Kafka refused."""
+        """Partitions that were not cancelled."""
 
     def __init__(
         self,

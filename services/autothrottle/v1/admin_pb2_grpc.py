@@ -217,9 +217,10 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelReassignment(self, request, context):
-        """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
-        is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
-        UNAVAILABLE.
+        """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
+        refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
+        sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
+        reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -77,9 +77,10 @@ class AdminServiceStub:
     UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
     """
     CancelReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]
-    """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
-    is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
-    UNAVAILABLE.
+    """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
+    refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
+    sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
+    reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
     """
     EstimateReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]
     """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
@@ -166,9 +167,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
     """
     CancelReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]  # type: ignore[assignment]
-    """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
-    is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
-    UNAVAILABLE.
+    """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
+    refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
+    sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
+    reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
     """
     EstimateReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]  # type: ignore[assignment]
     """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
@@ -312,9 +314,10 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CancelReassignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CancelReassignmentResponse, _abc.Awaitable[_admin_pb2.CancelReassignmentResponse]]:
-        """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
-        is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
-        UNAVAILABLE.
+        """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
+        refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
+        sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
+        reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

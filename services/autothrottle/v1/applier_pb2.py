@@ -27,7 +27,7 @@ from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61utothrottle/v1/applier.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\x92\x01\n\x1aSubmitReassignmentsRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x34\n\npartitions\x18\x02 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12/\n\x0clease_margin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x1bSubmitReassignmentsResponse\x12\x32\n\x07refused\x18\x01 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\"\x91\x01\n\x1a\x43\x61ncelReassignmentsRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.autothrottle.v1.TopicPartition\x12/\n\x0clease_margin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x1b\x43\x61ncelReassignmentsResponse\x12\x32\n\x07refused\x18\x01 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\"x\n\x0c\x41pplyRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12(\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x17.autothrottle.v1.Change\x12/\n\x0clease_margin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"n\n\x06\x43hange\x12\x10\n\x08resource\x18\x01 \x01(\t\x12$\n\x05\x65\x64its\x18\x02 \x03(\x0b\x32\x15.autothrottle.v1.Edit\x12,\n\x06ledger\x18\x03 \x01(\x0b\x32\x1c.autothrottle.v1.LedgerEntry\"U\n\x04\x45\x64it\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x15\n\x08\x65xpected\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_expectedB\x08\n\x06_value\";\n\rApplyResponse\x12*\n\x08outcomes\x18\x01 \x03(\x0b\x32\x18.autothrottle.v1.Outcome2\xce\x02\n\x0e\x41pplierService\x12L\n\x05\x41pply\x12\x1d.autothrottle.v1.ApplyRequest\x1a\x1e.autothrottle.v1.ApplyResponse\"\x04\xd8\xce\x18\x03\x12v\n\x13SubmitReassignments\x12+.autothrottle.v1.SubmitReassignmentsRequest\x1a,.autothrottle.v1.SubmitReassignmentsResponse\"\x04\xd8\xce\x18\x03\x12v\n\x13\x43\x61ncelReassignments\x12+.autothrottle.v1.CancelReassignmentsRequest\x1a,.autothrottle.v1.CancelReassignmentsResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61utothrottle/v1/applier.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\x92\x01\n\x1aSubmitReassignmentsRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x34\n\npartitions\x18\x02 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12/\n\x0clease_margin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x1bSubmitReassignmentsResponse\x12\x32\n\x07refused\x18\x01 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\"\x91\x01\n\x1a\x43\x61ncelReassignmentsRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.autothrottle.v1.TopicPartition\x12/\n\x0clease_margin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x84\x01\n\x1b\x43\x61ncelReassignmentsResponse\x12\x32\n\x07refused\x18\x01 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\x12\x31\n\x06unsafe\x18\x02 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\"x\n\x0c\x41pplyRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12(\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x17.autothrottle.v1.Change\x12/\n\x0clease_margin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"n\n\x06\x43hange\x12\x10\n\x08resource\x18\x01 \x01(\t\x12$\n\x05\x65\x64its\x18\x02 \x03(\x0b\x32\x15.autothrottle.v1.Edit\x12,\n\x06ledger\x18\x03 \x01(\x0b\x32\x1c.autothrottle.v1.LedgerEntry\"U\n\x04\x45\x64it\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x15\n\x08\x65xpected\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_expectedB\x08\n\x06_value\";\n\rApplyResponse\x12*\n\x08outcomes\x18\x01 \x03(\x0b\x32\x18.autothrottle.v1.Outcome2\xce\x02\n\x0e\x41pplierService\x12L\n\x05\x41pply\x12\x1d.autothrottle.v1.ApplyRequest\x1a\x1e.autothrottle.v1.ApplyResponse\"\x04\xd8\xce\x18\x03\x12v\n\x13SubmitReassignments\x12+.autothrottle.v1.SubmitReassignmentsRequest\x1a,.autothrottle.v1.SubmitReassignmentsResponse\"\x04\xd8\xce\x18\x03\x12v\n\x13\x43\x61ncelReassignments\x12+.autothrottle.v1.CancelReassignmentsRequest\x1a,.autothrottle.v1.CancelReassignmentsResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,16 +46,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITREASSIGNMENTSRESPONSE']._serialized_end=371
   _globals['_CANCELREASSIGNMENTSREQUEST']._serialized_start=374
   _globals['_CANCELREASSIGNMENTSREQUEST']._serialized_end=519
-  _globals['_CANCELREASSIGNMENTSRESPONSE']._serialized_start=521
-  _globals['_CANCELREASSIGNMENTSRESPONSE']._serialized_end=602
-  _globals['_APPLYREQUEST']._serialized_start=604
-  _globals['_APPLYREQUEST']._serialized_end=724
-  _globals['_CHANGE']._serialized_start=726
-  _globals['_CHANGE']._serialized_end=836
-  _globals['_EDIT']._serialized_start=838
-  _globals['_EDIT']._serialized_end=923
-  _globals['_APPLYRESPONSE']._serialized_start=925
-  _globals['_APPLYRESPONSE']._serialized_end=984
-  _globals['_APPLIERSERVICE']._serialized_start=987
-  _globals['_APPLIERSERVICE']._serialized_end=1321
+  _globals['_CANCELREASSIGNMENTSRESPONSE']._serialized_start=522
+  _globals['_CANCELREASSIGNMENTSRESPONSE']._serialized_end=654
+  _globals['_APPLYREQUEST']._serialized_start=656
+  _globals['_APPLYREQUEST']._serialized_end=776
+  _globals['_CHANGE']._serialized_start=778
+  _globals['_CHANGE']._serialized_end=888
+  _globals['_EDIT']._serialized_start=890
+  _globals['_EDIT']._serialized_end=975
+  _globals['_APPLYRESPONSE']._serialized_start=977
+  _globals['_APPLYRESPONSE']._serialized_end=1036
+  _globals['_APPLIERSERVICE']._serialized_start=1039
+  _globals['_APPLIERSERVICE']._serialized_end=1373
 # @@protoc_insertion_point(module_scope)

@@ -125,18 +125,24 @@ class CancelReassignmentsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSED_FIELD_NUMBER: _builtins.int
+    UNSAFE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
-        """Partitions that Kafka refused."""
+        """Partitions without a reassignment, and those that Kafka refused."""
+
+    @_builtins.property
+    def unsafe(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that were not cancelled because they are not safe on their original replicas. Their reassignments go on."""
 
     def __init__(
         self,
         *,
         refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+        unsafe: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused", "unsafe", b"unsafe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

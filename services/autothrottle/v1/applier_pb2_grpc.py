@@ -79,7 +79,8 @@ class ApplierServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelReassignments(self, request, context):
-        """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+        """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error, and neither is one that is
+        not safe on its original replicas: its reassignment goes on. This is checked directly before the request to Kafka.
 
         Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
         done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.

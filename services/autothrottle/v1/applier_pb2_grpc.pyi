@@ -48,7 +48,8 @@ class ApplierServiceStub:
     whether the request took effect.
     """
     CancelReassignments: _grpc.UnaryUnaryMultiCallable[_applier_pb2.CancelReassignmentsRequest, _applier_pb2.CancelReassignmentsResponse]
-    """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+    """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error, and neither is one that is
+    not safe on its original replicas: its reassignment goes on. This is checked directly before the request to Kafka.
 
     Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
     done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.
@@ -74,7 +75,8 @@ class ApplierServiceAsyncStub(ApplierServiceStub):
     whether the request took effect.
     """
     CancelReassignments: _aio.UnaryUnaryMultiCallable[_applier_pb2.CancelReassignmentsRequest, _applier_pb2.CancelReassignmentsResponse]  # type: ignore[assignment]
-    """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+    """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error, and neither is one that is
+    not safe on its original replicas: its reassignment goes on. This is checked directly before the request to Kafka.
 
     Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
     done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.
@@ -115,7 +117,8 @@ class ApplierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _applier_pb2.CancelReassignmentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_applier_pb2.CancelReassignmentsResponse, _abc.Awaitable[_applier_pb2.CancelReassignmentsResponse]]:
-        """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+        """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error, and neither is one that is
+        not safe on its original replicas: its reassignment goes on. This is checked directly before the request to Kafka.
 
         Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
         done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.

@@ -108,7 +108,8 @@ class PlannerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelReassignment(self, request, context):
-        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+        """Cancels the reassignment of partitions. A partition is refused unless at least min(min.insync.replicas, live in-sync
+        replicas) of its original replicas are alive and in sync; its reassignment goes on. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
         when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
         ABORTED in shadow mode; UNAVAILABLE.
         """

@@ -55,7 +55,8 @@ class PlannerServiceStub:
     mode. UNAVAILABLE when the request timed out, or it is unknown whether Kafka accepted it.
     """
     CancelReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.PlannerServiceCancelReassignmentRequest, _planner_pb2.PlannerServiceCancelReassignmentResponse]
-    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+    """Cancels the reassignment of partitions. A partition is refused unless at least min(min.insync.replicas, live in-sync
+    replicas) of its original replicas are alive and in sync; its reassignment goes on. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
     when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
     ABORTED in shadow mode; UNAVAILABLE.
     """
@@ -87,7 +88,8 @@ class PlannerServiceAsyncStub(PlannerServiceStub):
     mode. UNAVAILABLE when the request timed out, or it is unknown whether Kafka accepted it.
     """
     CancelReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.PlannerServiceCancelReassignmentRequest, _planner_pb2.PlannerServiceCancelReassignmentResponse]  # type: ignore[assignment]
-    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+    """Cancels the reassignment of partitions. A partition is refused unless at least min(min.insync.replicas, live in-sync
+    replicas) of its original replicas are alive and in sync; its reassignment goes on. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
     when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
     ABORTED in shadow mode; UNAVAILABLE.
     """
@@ -146,7 +148,8 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planner_pb2.PlannerServiceCancelReassignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_planner_pb2.PlannerServiceCancelReassignmentResponse, _abc.Awaitable[_planner_pb2.PlannerServiceCancelReassignmentResponse]]:
-        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+        """Cancels the reassignment of partitions. A partition is refused unless at least min(min.insync.replicas, live in-sync
+        replicas) of its original replicas are alive and in sync; its reassignment goes on. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
         when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
         ABORTED in shadow mode; UNAVAILABLE.
         """

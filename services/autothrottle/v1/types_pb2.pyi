@@ -455,7 +455,7 @@ Global___TopicPartition: _TypeAlias = TopicPartition  # noqa: Y015
 
 @_typing.final
 class PartitionRefusal(_message.Message):
-    """A partition that Kafka refused to reassign or cancel."""
+    """A partition that was not reassigned or cancelled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -25,7 +25,8 @@ T = TypeVar("T")
 Answer = Callable[[int, Any], Any]
 """Function of a broker id and a request; returns the response."""
 
-METADATA, API_VERSIONS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, ALTER_REASSIGNMENTS = 3, 18, 32, 35, 45
+METADATA, API_VERSIONS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = 3, 18, 32, 35
+ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = 45, 46
 """Kafka's API keys."""
 
 SETTINGS: Mapping[str, str] = {"replica.fetch.max.bytes": "262144", "replica.fetch.response.max.bytes": "524288"}
@@ -155,6 +156,7 @@ class ClusterEndpoints(BrokerEndpoints):
         DESCRIBE_CONFIGS: (1, 3),
         DESCRIBE_LOG_DIRS: (1, 1),
         ALTER_REASSIGNMENTS: (0, 0),
+        LIST_REASSIGNMENTS: (0, 0),
     }
 
     def __init__(self, inspect: Inspect, broker_ids: Collection[int]) -> None:
@@ -164,6 +166,7 @@ class ClusterEndpoints(BrokerEndpoints):
             DESCRIBE_CONFIGS: (kafka.protocol.admin.DescribeConfigsRequest, self._configs),
             DESCRIBE_LOG_DIRS: (kafka.protocol.admin.DescribeLogDirsRequest, self._log_dirs),
             ALTER_REASSIGNMENTS: (kafka.protocol.admin.AlterPartitionReassignmentsRequest, self._reassign),
+            LIST_REASSIGNMENTS: (kafka.protocol.admin.ListPartitionReassignmentsRequest, self._reassignments),
         }
 
     def topics(self, request: Any) -> list[Any]:
@@ -247,6 +250,24 @@ class ClusterEndpoints(BrokerEndpoints):
             )
         ]
         return answer(throttle_time_ms=0, results=results)
+
+    def _reassignments(self, _: int, request: Any) -> Any:
+        moving = self._inspect(lambda cluster: [p for p in cluster.partitions.values() if p.adding or p.removing])
+        answer = kafka.protocol.admin.ListPartitionReassignmentsResponse
+        topic = answer.OngoingTopicReassignment
+        row = topic.OngoingPartitionReassignment
+        rows = defaultdict(list)
+        for p in moving:
+            rows[p.topic].append(
+                row(
+                    partition_index=p.partition,
+                    replicas=[*p.replicas],
+                    adding_replicas=[*p.adding],
+                    removing_replicas=[*p.removing],
+                )
+            )
+        topics = [topic(name=name, partitions=partitions) for name, partitions in rows.items()]
+        return answer(throttle_time_ms=0, error_code=0, error_message=None, topics=topics)
 
     def _reassign(self, _: int, request: Any) -> Any:
         """Start or cancel reassignments (KIP-455), or refuse all partitions because of one."""

@@ -457,6 +457,21 @@ def test_a_reassignment_is_submitted_listed_and_cancelled(
     assert error.startswith("throttlectl: nothing was cancelled: t1-0 is not being reassigned")
 
 
+def test_cancel_fails_for_partitions_that_are_not_safe_on_their_original_replicas(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output(capsys, "reassign", str(plan), "--no-wait")
+    services.cluster.join_isr("t1", 1, 1003)
+    for broker_id in (1001, 1002):
+        services.cluster.leave_isr("t1", 1, broker_id)
+    printed, error = output(capsys, "cancel", str(plan), status=1)
+    assert printed == "reassignment of 1 of 2 partitions cancelled\n"
+    assert error.startswith("throttlectl: warning: t1-1 was not cancelled: it needs 1 of its original replicas")
+    printed, error = output(capsys, "cancel", str(written(plan.parent, [row(1, 1003)])), status=1)
+    assert printed == "reassignment of 0 of 1 partitions cancelled\n" and "t1-1 goes on moving" in error
+    assert [services.cluster.topics["t1"][p].moves for p in (0, 1)] == [False, True]
+
+
 def test_reassign_warns_of_fetch_sizes_that_are_too_large(
     services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -498,12 +513,14 @@ def test_json_output_has_the_same_content(
     out, _ = output(capsys, "reassignments", "--output=json")
     assert [topic["partitions"] for topic in json.loads(out)["topics"]] == [[0, 1]]
     services.cluster.finish("t1", 0)
-    out, error = output(capsys, "cancel", str(plan), "--output=json")
+    out, error = output(capsys, "cancel", str(plan), "--output=json", status=1)
     assert json.loads(out) == {
         "cancelled": 1,
         "refused": {"t1-0": "t1-0 is not being reassigned; there is nothing to cancel"},
     }
-    assert error == "throttlectl: warning: t1-0: t1-0 is not being reassigned; there is nothing to cancel\n"
+    assert error == (
+        "throttlectl: warning: t1-0 was not cancelled: t1-0 is not being reassigned; there is nothing to cancel\n"
+    )
 
 
 def test_reassign_sets_a_fixed_rate(

@@ -24,6 +24,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicPartition,
 )
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
+from autothrottle.core.operators.cancellation import Cancellation
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.keys import ClientReading, QuotaState
 from autothrottle.core.records import Outcome, OutcomeStatus, PlannerState, Submission
@@ -172,13 +173,15 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
         response = self._fenced(lambda applier: applier.SubmitReassignments, request, term, timeout)
         return refusals_from_messages(response.refused)
 
-    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
+    def cancel_reassignments(
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Cancellation:
         request = applier_pb2.CancelReassignmentsRequest(
             fence=term.fence, partitions=partitions_to_messages(partitions)
         )
         # Once: a repeated cancellation would find no reassignment.
         response = self._fenced(lambda applier: applier.CancelReassignments, request, term, timeout, check_health)
-        return refusals_from_messages(response.refused)
+        return SAME_NAMES.from_message(Cancellation, response)
 
     def _fenced(
         self,
@@ -237,7 +240,7 @@ class PlannerServiceClient(ServiceClient[PlannerServiceStub]):
         return SAME_NAMES.from_message(Submission, response)
 
     def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
-        """Have the leader cancel reassignments; return the partitions whose cancellation Kafka refused -> why.
+        """Have the leader cancel reassignments; return the partitions that it did not cancel -> why.
 
         The request is never repeated, because a repeated one fails with Missing.
 

@@ -102,6 +102,18 @@ class KafkaAdmin:
         requests = (partial(messages.describe_topics, some) for some in chunks)
         return _together(messages.partitions(self._routing.ask_any(request, deadline)) for request in requests)
 
+    def partitions_by_broker(
+        self, broker_ids: Collection[int], topics: Collection[str], *, timeout: timedelta | None = None
+    ) -> Answers[int, Mapping[str, Mapping[int, PartitionMetadata]]]:
+        """Return broker id -> topic -> partition -> leader, replicas and ISR, as each of these brokers knows them.
+
+        An answer shows that the broker is alive, also before its session with the controller has expired.
+        """
+        build = partial(messages.describe_topics, list(topics))
+        return self._each(
+            dict.fromkeys(broker_ids, build), lambda _, response: messages.partitions(response).values, timeout
+        )
+
     def topic_configs(
         self, topics: Collection[str] | None, keys: Keys = REPLICAS_KEYS, *, timeout: timedelta | None = None
     ) -> Answers[str, Configs]:

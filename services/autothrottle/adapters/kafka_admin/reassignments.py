@@ -6,12 +6,13 @@ They are read from the controller's list and a broker's metadata.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
 from autothrottle.adapters.state_store.ledger import Fence
 from autothrottle.core.cluster.snapshot import (
@@ -23,10 +24,11 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     replicas_on,
 )
-from autothrottle.core.errors import Missing
+from autothrottle.core.errors import AutothrottleError, Missing
+from autothrottle.core.operators.cancellation import Cancellation, CancelRule, original_replicas, without_reassignment
 from autothrottle.core.operators.submission import Targets
 from autothrottle.ports.kafka import Refusals, Term
-from autothrottle.ports.state_store import Ledger
+from autothrottle.ports.state_store import Terms
 
 _OFFLINE = PartitionMetadata(NO_LEADER, (), ())
 _NOT_REASSIGNED = PartitionReassignment((), (), ())
@@ -130,28 +132,91 @@ def _reassignment(
     return TopicReassignment.of_partitions(topic, rows)
 
 
+_SAFETY_SHARE, _PROBE = 0.4, timedelta(seconds=5)
+"""Most time to read what the safety of a cancellation depends on, as a share of the call's time-out, and the part of it
+in which brokers must answer."""
+
+
+def _in_doubt(
+    row: TopicPartition, assignment: Assignment, views: Iterable[Mapping[str, Mapping[int, PartitionMetadata]]]
+) -> Assignment:
+    """Return the assignment with the least safe ISR of some brokers' views, of which the newest is unknown.
+
+    It has the original replicas that are in sync in all views, and the adding replicas that are in sync in any.
+    """
+    partitions = (view.get(row[0], {}).get(row[1]) for view in views)
+    isrs = [frozenset(assignment.isr), *(frozenset(partition.isr) for partition in partitions if partition)]
+    originals = frozenset.intersection(*isrs).difference(assignment.adding_replicas)
+    added = frozenset.union(*isrs).intersection(assignment.adding_replicas)
+    return replace(assignment, isr=tuple(sorted(originals | added)))
+
+
 class AdminReassigner:
     """A `Reassigner` on Kafka's admin API; the term is in our state store. Thread-safe."""
 
-    def __init__(self, kafka: KafkaAdmin, ledger: Ledger, session_timeout: timedelta) -> None:
+    def __init__(self, kafka: KafkaAdmin, terms: Terms, session_timeout: timedelta) -> None:
         """Prepare; this reads and writes nothing.
 
         Args:
             kafka: executes the reassignments.
-            ledger: knows the newest term.
+            terms: knows the newest term.
             session_timeout: how long the leader may be silent, > 0.
         """
-        self._kafka, self._fence = kafka, Fence(ledger, session_timeout)
+        self._kafka, self._fence = kafka, Fence(terms, session_timeout)
 
     def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
-        return self._alter(term, targets, timeout)
+        return self._alter(term, targets, time.monotonic() + timeout.total_seconds())
 
-    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
-        return self._alter(term, dict.fromkeys(partitions), timeout)
+    def cancel_reassignments(
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Cancellation:
+        deadline = time.monotonic() + timeout.total_seconds()
+        try:
+            checked = self._checked(partitions, time.monotonic() + _SAFETY_SHARE * timeout.total_seconds())
+        except AutothrottleError as error:
+            raise type(error)(f"nothing was cancelled, because its safety cannot be checked: {error}") from error
+        kept = checked.kept
+        refused = self._alter(term, {row: None for row in partitions if row not in kept}, deadline)
+        return replace(checked, refused={**checked.refused, **refused})
+
+    def _checked(self, partitions: Collection[TopicPartition], deadline: float) -> Cancellation:
+        """Return the partitions that must not be cancelled, from a new reading."""
+        topics = {topic for topic, _ in partitions}
+        reading = read_reassignments(self._kafka, time_left(deadline), {}, topics)
+        assignments = reading.assignments(partitions)
+        unread = {problem.topic: problem.reason for problem in reading.problems}
+        refused, unsafe, moving = (
+            dict[TopicPartition, str](),
+            dict[TopicPartition, str](),
+            dict[TopicPartition, Assignment](),
+        )
+        for row in partitions:
+            if row[0] in unread:
+                unsafe[row] = f"its in-sync replicas cannot be read: {unread[row[0]]}"
+            elif reason := without_reassignment(row, assignments.get(row)):
+                refused[row] = reason
+            else:
+                moving[row] = assignments[row]
+        if moving:
+            unsafe |= self._hazards(moving, deadline)
+        return Cancellation(refused, unsafe)
+
+    def _hazards(self, moving: Mapping[TopicPartition, Assignment], deadline: float) -> dict[TopicPartition, str]:
+        topics, live = {topic for topic, _ in moving}, self._kafka.brokers(timeout=time_left(deadline))
+        settings = KafkaFetchSettings(self._kafka).fetch_settings((), topics, time_left(deadline))
+        originals = {b for assignment in moving.values() for b in original_replicas(assignment)} & live
+        answers = self._kafka.partitions_by_broker(originals, topics, timeout=min(time_left(deadline), _PROBE))
+        rule = CancelRule(live, settings.min_in_sync_replicas, {b: str(e) for b, e in answers.failures.items()})
+        views = answers.values.values()
+        return {
+            row: hazard
+            for row, assignment in moving.items()
+            if (hazard := rule.hazard(row, _in_doubt(row, assignment, views)))
+        }
 
     def _alter(
-        self, term: Term, targets: Mapping[TopicPartition, Sequence[int] | None], timeout: timedelta
-    ) -> Refusals:
-        until = self._fence.admit(term, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
+        self, term: Term, targets: Mapping[TopicPartition, Sequence[int] | None], deadline: float
+    ) -> dict[TopicPartition, str]:
+        until = self._fence.admit(term, deadline, _TOO_LATE)
         refused = self._kafka.alter_reassignments(targets, until=until)
         return {row: str(error) for row, error in refused.items()}

@@ -67,6 +67,7 @@ from autothrottle.core.cluster.snapshot import (
     replicas_on,
 )
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.core.operators.cancellation import Cancellation
 from autothrottle.core.operators.submission import Targets
 from autothrottle.ports.kafka import Refusals, Term
 
@@ -562,10 +563,13 @@ class ZooKeeperReassigner:
         self._create(term.fence, _formatted(targets), time.monotonic() + timeout.total_seconds())
         return {}
 
-    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
+    def cancel_reassignments(
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Cancellation:
         raise Invalid(
-            "a reassignment cannot be cancelled through ZooKeeper, only through the admin API. Fix: "
-            "kafka-reassign-partitions.sh --bootstrap-server ... --cancel, or --kafka-backend admin"
+            "a reassignment cannot be cancelled through ZooKeeper, only through the admin API. Fix: start autothrottle "
+            "with --bootstrap-servers, or with --kafka-backend admin. kafka-reassign-partitions.sh --cancel does not "
+            "check that the original replicas are in sync, and can take partitions offline"
         )
 
     def _create(self, fence: int, data: bytes, deadline: float) -> None:

@@ -36,6 +36,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
+from autothrottle.core.operators.cancellation import Cancellation, CancelRule, without_reassignment
 from autothrottle.core.operators.sources import lagging, reassignments_with_lagging
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.keys import (
@@ -214,8 +215,15 @@ class MemoryCluster(Outages):
     def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         return self._alter_reassignments(term, targets)
 
-    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
-        return self._alter_reassignments(term, dict.fromkeys(partitions))
+    def cancel_reassignments(
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Cancellation:
+        with self._available():
+            rule = CancelRule(self.brokers, self.settings.min_in_sync_replicas)
+            moving = {row: a for row in partitions if (a := self._assignment(row)) and a.moves}
+        unsafe = {row: hazard for row, assignment in moving.items() if (hazard := rule.hazard(row, assignment))}
+        refused = self._alter_reassignments(term, {row: None for row in partitions if row not in unsafe})
+        return Cancellation(refused, unsafe)
 
     def _check(self, term: Term) -> None:
         self.electorate.check(term.fence)
@@ -396,7 +404,7 @@ class MemoryCluster(Outages):
         if current is None:
             return f"{row[0]}-{row[1]} does not exist; name a partition that does"
         if replicas is None:
-            return "" if current.moves else f"{row[0]}-{row[1]} is not being reassigned; there is nothing to cancel"
+            return without_reassignment(row, current)
         absent = set(replicas) - self.brokers - set(current.replicas)
         return f"brokers {sorted(absent)} are not registered; name others" if absent else ""
 

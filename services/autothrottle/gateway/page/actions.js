@@ -328,13 +328,23 @@ function cancel(partitions) {
     }),
     act: async () => {
       let cancelled = 0;
+      const refused = [];
       for (const part of parts(partitions)) {
         const result = await post("/v1/reassignments/cancel", { partitions: part.map(({ topic, partition }) => ({ topic, partition })) });
         cancelled += result.cancelled;
+        refused.push(...result.refused);
       }
-      return { text: `${count(cancelled, "partition")} cancelled.` };
+      return { text: `${whole(cancelled)} of ${count(partitions.length, "partition")} cancelled.`, warnings: notCancelled(refused) };
     },
   });
+}
+
+const MOST_REASONS = 5;
+
+/** A sentence for each partition that goes on, and the number of the others. */
+function notCancelled(refused) {
+  const lines = refused.slice(0, MOST_REASONS).map(({ topic, partition, reason }) => `${topic}-${partition} was not cancelled: ${reason}`);
+  return refused.length > MOST_REASONS ? [...lines, `and ${count(refused.length - MOST_REASONS, "more partition")}`] : lines;
 }
 
 /** Empties brokers: the plan is computed and shown first. */

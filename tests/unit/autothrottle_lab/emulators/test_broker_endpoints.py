@@ -61,6 +61,8 @@ def test_the_client_starts_and_cancels_a_reassignment_and_reads_why_one_is_refus
         until = time.monotonic() + TIMEOUT.total_seconds()
         assert kafka.alter_reassignments({("sessions", 0): target}, until=until) == {}
         assert sessions.adding == target[1:]
+        (listed,) = kafka.reassignments(timeout=TIMEOUT).values["sessions"].values()
+        assert (listed.replicas, listed.adding_replicas) == (sessions.replicas, target[1:])
         assert kafka.alter_reassignments({("sessions", 0): None}, until=until) == {}
         assert not sessions.reassigning
         assert sessions.replicas == original

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
@@ -16,13 +16,13 @@ from autothrottle.adapters.kafka_admin.values import (
 )
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource
-from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.cluster.snapshot import Problem, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
-from autothrottle.ports.state_store import LedgerCopy, LedgerReader
+from autothrottle.ports.state_store import LedgerCopy, LedgerReader, Terms
 
 
 class MemoryKafka(KafkaAdmin):
-    """The read methods of a `KafkaAdmin`."""
+    """The read methods of a `KafkaAdmin`, and reassignments."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
@@ -39,6 +39,8 @@ class MemoryKafka(KafkaAdmin):
         """Called after each list of reassignments is built."""
         self.lagging: Mapping[str, Mapping[int, PartitionMetadata]] | None = None
         """Metadata that a lagging broker reports; None: metadata is up to date."""
+        self.views: dict[int, Mapping[str, Mapping[int, PartitionMetadata]]] = {}
+        """Broker id -> the metadata that it has; absent: up-to-date metadata."""
         self._lock = threading.Lock()
         self.controllers = False
         """Whether controllers write the configs of brokers that are down."""
@@ -80,6 +82,27 @@ class MemoryKafka(KafkaAdmin):
             topic: {number: PartitionMetadata(p.leader, p.replicas, p.isr) for number, p in partitions.items()}
             for topic, partitions in dict(self.cluster.topics).items()
         }
+
+    def partitions_by_broker(
+        self, broker_ids: Collection[int], topics: Collection[str], *, timeout: timedelta | None = None
+    ) -> Answers[int, Mapping[str, Mapping[int, PartitionMetadata]]]:
+        self._called("partitions_by_broker")
+        known = {topic: partitions for topic, partitions in self.metadata().items() if topic in topics}
+        return Answers(
+            {b: self.views.get(b, known) for b in broker_ids if b not in self.silent},
+            {b: Unavailable(f"broker {b} did not answer") for b in broker_ids if b in self.silent},
+        )
+
+    def alter_reassignments(
+        self, replicas: Mapping[TopicPartition, Sequence[int] | None], *, until: float | None = None
+    ) -> Mapping[TopicPartition, AutothrottleError]:
+        self._called("alter_reassignments")
+        for (topic, number), target in replicas.items():
+            if target is None:
+                self.cluster.cancel(topic, number)
+            else:
+                self.cluster.submit_reassignment(topic, {number: target})
+        return {}
 
     def topic_configs(
         self,
@@ -135,8 +158,8 @@ class MemoryKafka(KafkaAdmin):
         return found
 
 
-class MemoryLedger(LedgerReader):
-    """The ledger of an in-memory cluster."""
+class MemoryLedger(LedgerReader, Terms):
+    """The ledger and the terms of an in-memory cluster."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
@@ -146,3 +169,6 @@ class MemoryLedger(LedgerReader):
     def read(self, timeout: timedelta) -> LedgerCopy:
         self.reads += 1
         return LedgerCopy(dict(self.cluster.ledger), dict(self.unreadable))
+
+    def check_term(self, fence: int, deadline: float) -> None:
+        self.cluster.electorate.check(fence)

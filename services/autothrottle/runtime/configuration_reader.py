@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from autothrottle.runtime.configuration import (
     StateStore,
 )
 from autothrottle.runtime.option_kinds import Option, Refused, declared_options
-from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
+from autothrottle.runtime.sources import SUGGESTION, Flags, Given, Rank, from_environment, from_file
 from autothrottle_client.replicas import is_loopback, is_loopback_host
 
 T = TypeVar("T")
@@ -47,6 +47,16 @@ _SOURCE_OPTIONS: Mapping[str, Sequence[str]] = {
     "scrape": ("scrape-url",),
 }
 """Metrics source -> the options each of which makes it the default."""
+
+WAYS_TO_START = """\
+nothing says where the loads of the brokers come from. Fix: start it in one of these ways
+      Kafka alone, 3.1 or newer:
+        --bootstrap-servers kafka1:9092 --capacity 1000MB/s
+      Kafka in ZooKeeper mode and Datadog, with its keys in AUTOTHROTTLE_API_KEY and AUTOTHROTTLE_APP_KEY:
+        --zk-addr zk1:2181,zk2:2181,zk3:2181 --cap-map '{"d2.2xlarge":120,"d2.4xlarge":240}'
+      Kafka 4 and a ZooKeeper for the state of autothrottle:
+        --kafka-backend admin --bootstrap-servers kafka1:9092,kafka2:9092 --zk-addr zk1:2181 --capacity 1000MB/s
+    or with the options of Prometheus or of exporters, see docs/metrics-sources.md"""
 
 _KAFKA_NODE = re.compile(
     "admin|brokers|cluster|config|consumers|controller|controller_epoch|delegation_token|feature|"
@@ -90,15 +100,17 @@ def parse(
     file, file_problems = from_file(given.pop("config", None))
     given = {**(preset or {}), **(file or {}), **given}
     values, valid, problems = _parsed(given, OPTIONS)
-    problems = [*flags.problems, *file_problems, *problems]
+    unread = [*flags.problems, *file_problems]
+    problems = [*unread, *problems]
     if flags.help or values.get("version"):
         return Configuration(help=flags.help, version=not flags.help)
     configuration = Configuration(**values)
     if file is not None:  # otherwise the unread keys may solve or cause such a problem
-        configuration = _Combinations(configuration, valid, problems, warnings, used).checked()
-        source = configuration.metrics_source if "metrics-source" in used else ""
-        required = METRICS_SOURCES.get(source, ())
-        problems += [_missing(OPTIONS[n], source) for n in required if not {n, f"{n}-file"} & given.keys()]
+        combinations = _Combinations(configuration, valid, problems, warnings, used, given.keys() - valid.keys())
+        configuration = combinations.checked()
+        # An option that is absent may be the one that could not be read.
+        if not unread and combinations.absences:
+            problems += [*(warning for warning in warnings if SUGGESTION in warning), *combinations.absences]
     if problems:
         raise InvalidConfiguration(problems)
     return replace(configuration, warnings=tuple(warnings))
@@ -156,6 +168,7 @@ def _parsed(
 
 
 def _missing(option: Option[Any], source: str) -> str:
+    """Return the problem that a metrics source has no value of an option that it needs."""
     flag = f"--{option.name}-file" if option.secret else f"--{option.name}={option.good_value}"
     return (
         f"{option.name} is not given, but metrics-source {source} needs it; it must be {option.range}. "
@@ -196,6 +209,10 @@ class _Combinations:
     warnings: list[str]
     used: Collection[str]
     """Names of options that the command uses."""
+    refused: Collection[str] = ()
+    """Names of given options with an invalid value."""
+    absences: list[str] = field(default_factory=list)
+    """Problems of options that are not given."""
 
     def checked(self) -> Configuration:
         """Return the configuration with the options that count; add to the problems and warnings."""
@@ -217,6 +234,7 @@ class _Combinations:
         )
         self.warnings.extend(self._suspicions(configuration))
         self._check_metrics_source(configuration)
+        self._check_required(source)
         self._check_exporter(source)
         self._check_state_store(configuration)
         self._check_zookeeper()
@@ -237,6 +255,11 @@ class _Combinations:
     def _valued(self, name: str) -> str:
         value = getattr(self.values, name.replace("-", "_"))
         return f"{name}: {str(value)!r} ({self._source(name)})"
+
+    def _absent(self, problem: str, *names: str) -> None:
+        """Add the problem that none of these options is given, unless the value of one of them is refused."""
+        if not {*names} & {*self.refused}:
+            self.absences.append(problem)
 
     def _key(self, name: str) -> Mapping[str, str]:
         """Return a key from its own option or from its file, whichever has the higher precedence; "": the other one."""
@@ -270,11 +293,10 @@ class _Combinations:
             for source, names in _SOURCE_OPTIONS.items()
         }
         sources = [source for source, name in options.items() if name]
-        is_refused = any(problem.startswith("metrics-source:") for problem in self.problems)
-        if len(sources) > 1 and "metrics-source" in self.used and not is_refused:
+        if len(sources) > 1 and "metrics-source" in self.used:
             given = " and ".join(self._named(options[source]) for source in sources)
             fixes = ", or ".join(f"--metrics-source={source}" for source in sources)
-            self.problems.append(f"{given} belong to different metrics sources. Fix: choose one with {fixes}")
+            self._absent(f"{given} belong to different metrics sources. Fix: choose one with {fixes}", "metrics-source")
         default = "kafka" if self.values.bootstrap_servers else self.values.metrics_source
         return sources[0] if sources else default
 
@@ -343,15 +365,32 @@ class _Combinations:
         if source != "kafka" or "metrics-source" not in self.used:
             return
         if not settled.bootstrap_servers:
-            self.problems.append(
+            self._absent(
                 f"metrics-source kafka ({self._source('metrics-source')}) reads log sizes through Kafka's Admin API, "
-                "but bootstrap-servers is not given. Fix: --bootstrap-servers=kafka1:9092, for example"
+                "but bootstrap-servers is not given. Fix: --bootstrap-servers=kafka1:9092, for example",
+                "bootstrap-servers",
             )
         if settled.default_capacity is None and not settled.broker_cap_map:
-            self.problems.append(
+            self._absent(
                 f"metrics-source kafka ({self._source('metrics-source')}) does not know the capacity of links, but "
-                f"capacity is not given. Fix: --capacity={OPTIONS['capacity'].example}, or broker-cap-map"
+                f"capacity is not given. Fix: --capacity={OPTIONS['capacity'].example}, or broker-cap-map",
+                "capacity",
+                "default-capacity",
+                "broker-cap-map",
             )
+
+    def _check_required(self, source: str) -> None:
+        """Check that the metrics source has the options that it needs."""
+        if "metrics-source" not in self.used:
+            return
+        required = METRICS_SOURCES.get(source, ())
+        missing = [name for name in required if not {name, f"{name}-file"} & self.given.keys()]
+        chooses = [name for names in _SOURCE_OPTIONS.values() for name in names]
+        if missing and not {"metrics-source", *chooses} & self.given.keys():
+            self._absent(WAYS_TO_START, "metrics-source", "bootstrap-servers", *chooses)
+            return
+        for name in missing:
+            self._absent(_missing(OPTIONS[name], source), "metrics-source", name, f"{name}-file")
 
     def _suspicions(self, settled: Configuration) -> Iterator[str]:
         """Yield warnings of settings that are valid, but hardly intended."""
@@ -397,10 +436,11 @@ class _Combinations:
         if settled.state_store is not StateStore.KAFKA:
             return
         store = self._named("state-store")
-        if not self.values.bootstrap_servers and not any(p.startswith("bootstrap-servers:") for p in self.problems):
-            self.problems.append(
+        if not self.values.bootstrap_servers:
+            self._absent(
                 f"{store} is kafka, whose topic is reached through bootstrap-servers, which is not given. "
-                "Fix: --bootstrap-servers=kafka1:9092, for example"
+                "Fix: --bootstrap-servers=kafka1:9092, for example",
+                "bootstrap-servers",
             )
         if settled.kafka_backend is KafkaBackend.ZOOKEEPER and self._access_options:
             default = f"default with {' and '.join(self._access_options)}"
@@ -430,50 +470,58 @@ class _Combinations:
         values = self.values
         if bool(values.zk_tls_cert) != bool(values.zk_tls_key):
             present, absent = ("zk-tls-cert", "zk-tls-key") if values.zk_tls_cert else ("zk-tls-key", "zk-tls-cert")
-            self.problems.append(
+            self._absent(
                 f"{present} without {absent}; a certificate needs its private key. "
-                f"Fix: --{absent}={OPTIONS[absent].example}, for example"
+                f"Fix: --{absent}={OPTIONS[absent].example}, for example",
+                absent,
             )
         if (values.zk_tls_cert or values.zk_tls_key) and not values.zk_tls_ca:
-            self.problems.append(
+            self._absent(
                 "zk-tls-cert and zk-tls-key without zk-tls-ca, which turns on TLS. "
-                f"Fix: --zk-tls-ca={OPTIONS['zk-tls-ca'].example}, for example"
+                f"Fix: --zk-tls-ca={OPTIONS['zk-tls-ca'].example}, for example",
+                "zk-tls-ca",
             )
         if values.zk_digest_file and values.zk_sasl_file:
             self.problems.append("zk-digest-file and zk-sasl-file are both given. Fix: give one")
         if values.zk_acl is not OtherClients.OPEN and not (values.zk_digest_file or values.zk_sasl_file):
-            self.problems.append(
+            self._absent(
                 f"{self._valued('zk-acl')} closes our znodes to clients without our login, and no login is given. "
-                "Fix: --zk-digest-file or --zk-sasl-file, too"
+                "Fix: --zk-digest-file or --zk-sasl-file, too",
+                "zk-digest-file",
+                "zk-sasl-file",
             )
 
     def _check_decisions(self) -> None:
         uri = self.values.decisions
         if "://" in uri and not uri.startswith("file:") and not self.values.decisions_spool:
-            self.problems.append(
+            self._absent(
                 f"{self._valued('decisions')} is an object store and needs a local spool "
-                f"directory. Fix: --decisions-spool={OPTIONS['decisions-spool'].example}"
+                f"directory. Fix: --decisions-spool={OPTIONS['decisions-spool'].example}",
+                "decisions-spool",
             )
 
     def _check_tls(self) -> None:
         files = {"tls-cert": self.values.tls_cert, "tls-key": self.values.tls_key, "tls-ca": self.values.tls_ca}
         present, absent = [name for name, path in files.items() if path], [n for n, path in files.items() if not path]
         if present and absent:
-            self.problems.append(
+            self._absent(
                 f"{' and '.join(present)} without {' and '.join(absent)}; TLS is mutual and needs all three. "
-                f"Fix: --{absent[0]}={OPTIONS[absent[0]].example}, for example"
+                f"Fix: --{absent[0]}={OPTIONS[absent[0]].example}, for example",
+                *absent,
             )
         is_used, is_given = "certificate-roles" in self.used, self.values.certificate_roles is not None
-        if is_used and self.values.tls and not is_given and not any("certificate-roles" in p for p in self.problems):
-            self.problems.append(
+        if is_used and self.values.tls and not is_given:
+            self._absent(
                 "certificate-roles is not given with tls-cert, so no client certificate has a role. Fix: "
                 f"--certificate-roles '{OPTIONS['certificate-roles'].example}', for example; "
-                """'{"*":"service"}' lets every certificate of tls-ca do everything, as earlier versions did"""
+                """'{"*":"service"}' lets every certificate of tls-ca do everything, as earlier versions did""",
+                "certificate-roles",
             )
         if is_used and is_given and not present:
-            self.problems.append(
+            self._absent(
                 "certificate-roles is given without tls-cert, tls-key and tls-ca, so callers have no certificates. "
-                "Fix: give these, too"
+                "Fix: give these, too",
+                *files,
             )
 
     def _check_listeners(self) -> None:
@@ -488,14 +536,16 @@ class _Combinations:
                 )
                 continue
             what = f"{self._valued(name)} is open to other hosts, and callers need no certificate"
-            needed = "tls-cert, tls-key, tls-ca and certificate-roles"
-            needed += " or api-tokens-file" if is_http else ""
+            credentials = ("tls-cert", "tls-key", "tls-ca", "certificate-roles")
+            needed = f"{', '.join(credentials[:-1])} and {credentials[-1]}" + (" or api-tokens-file" if is_http else "")
             if self.values.insecure_listen:
                 self.warnings.append(f"{what}: any of them may throttle the cluster; give {needed}")
             else:
-                self.problems.append(
+                self._absent(
                     f"{what}; this is refused. Fix: give {needed}, or listen on {OPTIONS[name].good_value}; "
-                    f"--insecure-listen allows it"
+                    f"--insecure-listen allows it",
+                    *credentials,
+                    "api-tokens-file",
                 )
 
 

@@ -42,6 +42,10 @@ class Given:
     rank: Rank
 
 
+SUGGESTION = "did you mean "
+"""Words before the name that a mistyped one probably means."""
+
+
 def nearest(word: str, names: Iterable[str]) -> str:
     """Return the name that a mistyped word probably means; "" if none is similar."""
     return next(iter(get_close_matches(word.replace("_", "-").lower(), names, n=1)), "")
@@ -113,7 +117,7 @@ def from_environment(
         option = options.get(name)
         if option is None or option.variable != variable:
             near = nearest(name, options)
-            hint = f"; did you mean {options[near].variable}?" if near else ""
+            hint = f"; {SUGGESTION}{options[near].variable}?" if near else ""
             warnings.append(f"environment variable {variable} is unknown and ignored{hint}")
         elif environ[variable]:
             given[name] = Given(environ[variable], f"environment variable {variable}", Rank.ENVIRONMENT)
@@ -171,5 +175,5 @@ def _toml_text(value: object) -> str:
 def _unknown(where: str, name: str, prefix: str, options: Mapping[str, Option[Any]] = OPTIONS) -> str:
     near = nearest(name, options)
     return (
-        f"{where} is unknown. Fix: {f'did you mean {prefix}{near}?' if near else 'remove it; --help lists the options'}"
+        f"{where} is unknown. Fix: {f'{SUGGESTION}{prefix}{near}?' if near else 'remove it; --help lists the options'}"
     )

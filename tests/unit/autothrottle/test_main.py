@@ -129,7 +129,7 @@ def test_all_invalid_options_are_reported_at_once_with_their_values_and_the_fix(
 
 @pytest.mark.parametrize("command", ["run", "metrics"])
 def test_commands_that_use_datadog_need_both_keys(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    output = refused(capsys, command)
+    output = refused(capsys, command, "--metrics-source", "datadog")
     assert "api-key" in output and "app-key" in output and "AUTOTHROTTLE_API_KEY" in output
     output = refused(capsys, command, "--api-key", "secret-1")
     assert "app-key" in output and "secret-1" not in output

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend, StateStore
-from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.configuration_reader import WAYS_TO_START, InvalidConfiguration, parse
 from autothrottle.runtime.sources import Given, Rank
 from tests.builders import mb
 from tests.examples import examples
@@ -505,6 +506,61 @@ def test_the_word_after_a_flag_is_its_value_even_with_a_leading_dash() -> None:
 def test_an_unknown_flag_is_refused_with_the_nearest_name() -> None:
     (problem,) = problems("--intervall", "30")
     assert problem == "flag --intervall is unknown. Fix: did you mean --interval?"
+
+
+@pytest.mark.parametrize(
+    ("argv", "content", "problem"),
+    [
+        (["--bootstrap-servers=a:1", "--capcity", "1000MB/s"], "", "flag --capcity"),
+        (["--capcity=1000MB/s"], "", "flag --capcity"),
+        (["--bootstrap-server=a:1", "--capacity=100"], "", "flag --bootstrap-server"),
+        (["--bootstrap-servers=a", "--capacity=100"], "", "bootstrap-servers"),
+        (["--bootstrap-servers=a:1", "--capacity=x"], "", "capacity"),
+        (["--prometheus-url=a"], "", "prometheus-url"),
+        ([], 'bootstrap-servers = "a:1"\ncapcity = 100', "key capcity"),
+        (["--tls-cert=a", "--tls-key=b", "--tls-cs=c", "--api-key=k", "--app-key=k"], "", "flag --tls-cs"),
+        (["--tls-cert=a", "--tls-key=b", "--tls-ca=c", "--api-key=k", "--app-key=k", "--certificate-roles=x"], "", "c"),
+        (["--api-key=k", "--app-key=k", "--zk-acl=read", "--zk-digest-fil=a"], "", "flag --zk-digest-fil"),
+        (["--decisions=s3://a/b", "--api-key=k", "--app-key=k", "--decisions-spol=a"], "", "flag --decisions-spol"),
+        (["--api-listen=0.0.0.0:1", "--api-key=k", "--app-key=k", "--api-tokens=a"], "", "flag --api-tokens"),
+    ],
+)
+def test_a_mistyped_option_is_the_only_problem(argv: Sequence[str], content: str, problem: str, tmp_path: Path) -> None:
+    """`--capcity` was followed by two errors about Datadog's keys. Both came from the option that could not be read."""
+    (tmp_path / "file").write_text(content)
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse([*argv, f"--config={tmp_path / 'file'}"], {}, used=COMMANDS["run"].options)
+    (only,) = caught.value.problems
+    assert only.startswith(problem)
+
+
+def test_a_mistyped_variable_is_named_before_the_option_that_is_absent() -> None:
+    environ = {"AUTOTHROTTLE_CAPCITY": "1000", "AUTOTHROTTLE_PORT": "tcp://10.0.0.1:80"}
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--bootstrap-servers=a:1"], environ, used=COMMANDS["run"].options)
+    variable, capacity = caught.value.problems
+    assert variable.endswith("AUTOTHROTTLE_CAPCITY is unknown and ignored; did you mean AUTOTHROTTLE_CAPACITY?")
+    assert capacity.startswith("metrics-source kafka (default) does not know the capacity of links")
+
+
+@pytest.mark.parametrize("argv", [[], ["--interval=30"], ["--zk-addr=a:1", "--zk-prefix=/kafka"]])
+@pytest.mark.parametrize("command", ["run", "check", "metrics"])
+def test_without_a_metrics_source_the_problem_names_the_ways_to_start(command: str, argv: Sequence[str]) -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(argv, {}, used=COMMANDS[command].options)
+    assert caught.value.problems == (WAYS_TO_START,)
+
+
+def test_each_named_way_to_start_is_accepted() -> None:
+    keys = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+    ways = [shlex.split(line) for line in WAYS_TO_START.splitlines() if line.strip().startswith("--")]
+    environs: list[dict[str, str]] = [{}, keys, {}]
+    settled = [parse(way, env, used=COMMANDS["run"].options) for way, env in zip(ways, environs, strict=True)]
+    assert [(c.kafka_backend, c.state_store, c.metrics_source) for c in settled] == [
+        (KafkaBackend.ADMIN, StateStore.KAFKA, "kafka"),
+        (KafkaBackend.ZOOKEEPER, StateStore.ZOOKEEPER, "datadog"),
+        (KafkaBackend.ADMIN, StateStore.ZOOKEEPER, "kafka"),
+    ]
 
 
 @pytest.mark.parametrize("words", [["--interval=5", "-interval", "6"], ["--cleanup-foreign", "--cleanup-foreign=true"]])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Protocol, Self, TypeVar
 
 import grpc
@@ -216,6 +217,7 @@ class Client(StubClient[_Stub]):
         tls: Tls | None = None,
         token: str = "",
         client_id: str = "",
+        on_silence: Callable[[str], None] | None = None,
     ) -> None:
         """Create the client; the first call connects.
 
@@ -225,12 +227,15 @@ class Client(StubClient[_Stub]):
             tls: key and certificates of mutual TLS; None: plain connections.
             token: names the caller to the service; "": none. It is not sent over a plain connection to another host.
             client_id: names this program for request quotas, 1 to 128 printable ASCII characters; "": none.
+            on_silence: receives a sentence, once and in another thread, if the first call has no answer soon.
 
         Raises:
             Invalid: an address, the timeout, a certificate, the token or the client id is invalid.
         """
         self.throttle_times = ThrottleTimes(client_id)
         """How long request quotas have delayed the responses so far."""
+        servers = parse_addresses(addresses)
+        sentence = f"waiting for autothrottle's {self.service} service at {', '.join(servers)} ..."
         connection = Connection(
             timeout=validate_timeout(timeout),
             certificates=Certificates(tls) if tls else None,
@@ -238,8 +243,9 @@ class Client(StubClient[_Stub]):
             interceptors=(self.throttle_times,),
             waits=True,
             has_leader=True,
+            on_silence=partial(on_silence, sentence) if on_silence else None,
         )
-        super().__init__(parse_addresses(addresses), connection)
+        super().__init__(servers, connection)
         self._watches: list[CycleWatch] = []
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ class CommandCall:
         shown = "\n".join(map(tables.printable, text.split("\n")))
         print(tables.to_json(value) if self.json else shown, flush=True)
         for warning in warnings:
-            _say(f"warning: {warning}")
+            say(f"warning: {warning}")
 
 
 def get(call: CommandCall) -> None:
@@ -184,7 +184,7 @@ def reassign(call: CommandCall) -> int | None:
         return _follow(call, followed, submission.postponed) or failed
     except KeyboardInterrupt:
         print(file=sys.stderr)  # behind the progress bar
-        _say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(arguments.file)}")
+        say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(arguments.file)}")
         raise
 
 
@@ -216,7 +216,7 @@ def _follow(call: CommandCall, targets: Targets, postponed: int) -> int | None:
         time.sleep(_FOLLOW_SECONDS)
     shown.end()
     if remainder.submitted:
-        _say(f"{remainder.submitted} partitions did not arrive: their reassignment was cancelled or replaced")
+        say(f"{remainder.submitted} partitions did not arrive: their reassignment was cancelled or replaced")
         return EXIT_FAILED
     call.show({"arrived": remainder.already_there}, f"{remainder.already_there} partitions arrived")
     return None
@@ -466,7 +466,8 @@ def _problems(refused: Mapping[Partition, str], outcome: str = "") -> list[str]:
     return [*problems[:_PROBLEMS_SHOWN], *more]
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line about the command itself to standard error."""
     print(f"throttlectl: {tables.printable(text)}", file=sys.stderr, flush=True)
 
 
@@ -586,8 +587,12 @@ def watch(call: CommandCall) -> None:
     throttlectl watch --addr 10.0.0.1:8090,10.0.0.2:8090
     """
     planners = call.arguments.planner_addr
-    with PlannerClient(planners, call.timeout, call.tls, call.token, CLIENT_ID) if planners else call.admin as client:
-        cycles = client.watch_cycles(on_loss=lambda error: _say(f"lost the leader, locating it again: {error}"))
+    with (
+        PlannerClient(planners, call.timeout, call.tls, call.token, CLIENT_ID, say)
+        if planners
+        else call.admin as client
+    ):
+        cycles = client.watch_cycles(on_loss=lambda error: say(f"lost the leader, locating it again: {error}"))
         for cycle in cycles:
             call.show(cycle, tables.cycle_line(cycle))
 

@@ -26,6 +26,7 @@ from autothrottle.core.texts import ip_address_of
 from autothrottle_client.call_metadata import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
 from autothrottle_client.tls import Certificates
+from autothrottle_client.waiting import say_later
 
 Resolve = Callable[[str], Sequence[str]]
 """Resolves `host:port` to a list of `ip:port`; raises OSError if the lookup fails."""
@@ -231,6 +232,8 @@ class Connection:
     """True: NotLeader is retried at the leader that a replica names, else at the other replicas. False: it is final."""
     options: Sequence[tuple[str, int]] = ()
     """gRPC channel options in addition to `CHANNEL_OPTIONS`."""
+    on_silence: Callable[[], None] | None = None
+    """Called once in another thread if the first call has no answer within `waiting.PATIENCE`; None: nothing is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -315,6 +318,8 @@ class Replicas:
         self._replicas: dict[str, Replica] = {}
         self._in_use: set[Replica] = set()
         self._uses = itertools.count(1)
+        self._silence: threading.Timer | None = None
+        """Runs from the first call to the first answer."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -335,6 +340,8 @@ class Replicas:
         """
         begin, patience = time.monotonic(), self.connection.timeout.total_seconds()
         limit = patience if timeout is None else timeout.total_seconds()
+        if self._silence is None and self.connection.on_silence:
+            self._silence = say_later(self.connection.on_silence)
         call = _Call(rpc, probe, begin + limit, begin + (min(limit, patience) if probe else limit))
         for failures in itertools.count(1):
             try:
@@ -392,6 +399,8 @@ class Replicas:
         with self._lock:
             self._closed.set()
             replicas = [*self._replicas.values(), *self._in_use]
+        if self._silence:
+            self._silence.cancel()
         self._names.close()
         for replica in replicas:
             replica.plain.close()
@@ -499,6 +508,8 @@ class Replicas:
         """Record that a replica answered."""
         with self._lock:
             replica.failures, replica.answered = 0, next(self._uses)
+        if self._silence:
+            self._silence.cancel()
 
     def _note_failure(self, replica: Replica) -> None:
         """Record a failure: the replica is the last choice until it answers."""

@@ -456,7 +456,8 @@ def call_of(arguments: argparse.Namespace) -> commands.CommandCall:
         variables[ADDRESS_VARIABLE] = chosen["addr"]
         given.setdefault("token_file", chosen.get("token-file"))
     timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
-    admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token, commands.CLIENT_ID)
+    addresses = given.get("addr") or _default_addresses(variables)
+    admin = AdminClient(addresses, timeout, tls, token, commands.CLIENT_ID, commands.say)
     return commands.CommandCall(arguments, admin, timeout, given.get("output") == "json", tls, token)
 
 

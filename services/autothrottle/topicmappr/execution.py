@@ -46,7 +46,9 @@ def submit(options: OutputOptions, changed: PartitionMap) -> int:
         return 0
     targets = {partition.key: partition.replicas for partition in changed}
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca) if options.tls_cert else None
-    with AdminClient(options.admin_addr or (DEFAULT_ADMIN_ADDRESS,), tls=tls, token=_token(options)) as admin:
+    addresses = options.admin_addr or (DEFAULT_ADMIN_ADDRESS,)
+    on_silence = partial(print, file=sys.stderr, flush=True)
+    with AdminClient(addresses, tls=tls, token=_token(options), on_silence=on_silence) as admin:
         show(f"Estimate: {estimate_line(admin.estimate_reassignment(targets))}")
         submission = admin.submit_reassignment(targets, validate_only=options.dry_run)
     for warning in submission.warnings:

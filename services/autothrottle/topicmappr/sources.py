@@ -158,6 +158,7 @@ def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> S
             return _Connections(options, stack).log_dirs().fetch_storage_metrics(READ_TIMEOUT)
         if options.source is FetchSource.PROMETHEUS:
             return _from_prometheus(options, stack)
+        from autothrottle.adapters.concurrency.announcements import announce_later
         from autothrottle.adapters.datadog.client import DatadogSettings
         from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
 
@@ -167,10 +168,12 @@ def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> S
             options.broker_storage_query, options.broker_id_tag, options.partition_size_query, span
         )
         source = stack.enter_context(closing(DatadogStorageMetrics(settings, queries, progress)))
+        stack.callback(announce_later(f"Datadog at {options.datadog_url}").cancel)
         return source.fetch_storage_metrics(READ_TIMEOUT)
 
 
 def _from_prometheus(options: FetcherOptions, stack: ExitStack) -> StorageMetrics:
+    from autothrottle.adapters.concurrency.announcements import announce_later
     from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
     from autothrottle.adapters.prometheus import PrometheusSettings
     from autothrottle.adapters.prometheus.storage_metrics import PrometheusStorageMetrics
@@ -193,6 +196,7 @@ def _from_prometheus(options: FetcherOptions, stack: ExitStack) -> StorageMetric
     hosts = None if has_labels else BrokerHosts(_Connections(options, stack).admin)
     queries = options.prometheus_storage_query, options.prometheus_size_query
     source = stack.enter_context(closing(PrometheusStorageMetrics(settings, *queries, hosts)))
+    stack.callback(announce_later(f"Prometheus at {options.prometheus_url}").cancel)
     return source.fetch_storage_metrics(READ_TIMEOUT)
 
 

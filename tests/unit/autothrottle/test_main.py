@@ -269,7 +269,7 @@ def test_a_failed_planner_ends_its_process_with_status_1() -> None:
 
 
 @pytest.mark.parametrize("command", ["discovery", pytest.param("planner", marks=pytest.mark.repeat)])
-def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails(command: str) -> None:
+def test_a_service_that_needs_zookeeper_logs_two_lines_with_the_address_and_fails(command: str) -> None:
     """It logged eleven lines: ten warnings of kazoo without the address, then the error."""
     program = (
         "import sys; from datetime import timedelta; from autothrottle.composition import state; "
@@ -277,7 +277,8 @@ def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails
         f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--session-timeout=1']))"
     )
     ended = python("-c", program)
-    (line,) = ended.stderr.splitlines()
+    waiting, line = ended.stderr.splitlines()
+    assert waiting.endswith("WARNING Waiting for ZooKeeper at 127.0.0.1:1 ...")
     assert "ERROR No ZooKeeper server of '127.0.0.1:1' answers within 2 s; check --zk-addr" in line
     assert ended.returncode == 1
 

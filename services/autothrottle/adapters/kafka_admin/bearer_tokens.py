@@ -165,7 +165,7 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
             threading.Thread(target=self._renew, name="kafka-token", daemon=True).start()
             self._is_fetching = True
         except RuntimeError as error:  # the limit of threads
-            self._problem = Unavailable(f"{self._source.name} cannot be asked: {error}; autothrottle tries again")
+            self._problem = Unavailable(f"{self._source.name} cannot be asked: {error}")
             self._due = self._clock() + TOKEN.first
 
     def _renew(self) -> None:

@@ -38,7 +38,7 @@ Keys = Collection[str] | None
 _TOPICS_AT_ONCE = 1_000
 """Limit of topics in one read request."""
 
-_NO_TIME = Unavailable("Kafka did not describe it in time; autothrottle tries again in a minute")
+_NO_TIME = Unavailable("Kafka did not describe it in time")
 
 
 class KafkaAdmin:
@@ -350,9 +350,7 @@ def _described(response: Any, name: str) -> Configs | AutothrottleError:
 
 
 def _not_described(what: str) -> Unavailable:
-    return Unavailable(
-        f"Kafka's answer does not describe {what}. Fix: check the broker's log; autothrottle tries again"
-    )
+    return Unavailable(f"Kafka's answer does not describe {what}. Fix: check the broker's log")
 
 
 def _bounded(build: Callable[[int], Any], deadline: float) -> Build:

@@ -21,8 +21,8 @@ _PROTOCOL = (
 )
 _MAX_REASON = 500
 """Characters of a broker's own message."""
-_EXEMPTION = "Fix: exempt this client, see docs/quotas.md; autothrottle tries again"
-_UNREACHABLE = "Fix: start it, or check the network to it; autothrottle tries again"
+_EXEMPTION = "Fix: exempt this client, see docs/quotas.md"
+_UNREACHABLE = "Fix: start it, or check the network to it"
 
 
 class Unexplained(Unavailable):
@@ -43,7 +43,7 @@ def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
     if isinstance(error, LOGIN_REFUSALS):
         return Invalid(f"{peer} refuses our credentials: {text}. {_CREDENTIALS}")
     if isinstance(error, kafka.errors.UnknownBrokerIdError):
-        return Unavailable(f"{peer} is unreachable: it is not registered. Fix: start it; autothrottle tries again")
+        return Unavailable(f"{peer} is unreachable: it is not registered. Fix: start it")
     if isinstance(error, kafka.errors.IncompatibleBrokerVersion):
         return Invalid(f"{peer} is too old or too new for this request: {text}. Fix: Kafka 2.4 to 4.x")
     if "CERTIFICATE_VERIFY_FAILED" in text:  # waiting does not help

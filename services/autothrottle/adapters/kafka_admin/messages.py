@@ -67,7 +67,7 @@ def _checked(parse: Callable[P, T]) -> Callable[P, T]:
 def _malformed(what: str, error: Exception) -> Unavailable:
     return Unavailable(
         f"Kafka's answer to {what} is malformed ({type(error).__name__}: {str(error)[:100]}). "
-        "Fix: check the broker's version and its log; autothrottle tries again"
+        "Fix: check the broker's version and its log"
     )
 
 

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
+from threading import Timer
 from typing import Any
 
+from autothrottle.adapters.concurrency.announcements import announce_later
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client_properties import ClientOptions
@@ -63,6 +65,8 @@ class Routing:
         """Options that no broker has accepted, and when to try them again, on the monotonic clock."""
         self._preferred: Node | None = None
         self._controller: Node | None = None
+        self._announcement: Timer | None = None
+        """Runs from the first call to the first answer; None: no call yet."""
 
     def close(self) -> None:
         """Close the connections; running calls fail. Idempotent."""
@@ -70,6 +74,8 @@ class Routing:
             self._closed = True
             opened, self._current = list(self._users), None
             self._users.clear()
+            if self._announcement:
+                self._announcement.cancel()
         for connections in opened:
             connections.close()
 
@@ -191,6 +197,8 @@ class Routing:
         for node, answer in answers.items():
             if not isinstance(answer, NoResponse) and answer.brokers:
                 self._preferred = node
+                if self._announcement:
+                    self._announcement.cancel()
                 return node, answer
         raise self._no_answer_error(connections, answers)
 
@@ -264,6 +272,8 @@ class Routing:
         with self._lock:
             if self._closed:
                 raise Unavailable("the connections to Kafka are closed. Fix: create a new client")
+            if self._announcement is None:
+                self._announcement = announce_later(f"Kafka at {', '.join(self._servers)}")
             if self._current is None:
                 self._current = self._opened(self._login.client)
                 self._users[self._current] = 0
@@ -279,9 +289,7 @@ class Routing:
         try:
             return Connections(self._servers, client.options, self._setup_timeout, client.backoff)
         except OSError as error:  # no free descriptor
-            raise Unavailable(
-                f"this process cannot connect to Kafka: {error.strerror}; autothrottle tries again"
-            ) from None
+            raise Unavailable(f"this process cannot connect to Kafka: {error.strerror}") from None
 
     def _retire(self, connections: Connections) -> None:
         with self._lock:

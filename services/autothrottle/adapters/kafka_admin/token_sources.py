@@ -91,7 +91,7 @@ class TokenEndpoint:
             )
         if failure.status == 200:
             return Invalid(f"{self.name} {reason}. Fix: check sasl.oauthbearer.token.endpoint.url")
-        return Unavailable(f"{self.name} {reason}. Fix: start it, or check the network to it; autothrottle tries again")
+        return Unavailable(f"{self.name} {reason}. Fix: start it, or check the network to it")
 
     def _read(self, response: BaseHTTPResponse) -> BearerToken:
         body = read_body(response, _MAX_ANSWER_BYTES)
@@ -167,7 +167,7 @@ class MskSigner:
             reason = escape_unprintable(str(error))[:_MAX_REASON]
             raise Unavailable(
                 f"{self.name} gives no token ({type(error).__name__}: {reason}). Fix: give keys of AWS in the "
-                f"environment, a profile or a role; autothrottle tries again"
+                f"environment, a profile or a role"
             ) from None
         return BearerToken(text, expires / 1000 - time.time(), f"region {region}")
 

@@ -517,7 +517,7 @@ class TopicLog:
                 )
             partition = topic.partitions[0]
             if partition.leader_id < 0:
-                raise Unavailable(f"topic {self.name} has no leader now; autothrottle tries again")
+                raise Unavailable(f"topic {self.name} has no leader now")
             self._partition = _Partition(topic.topic_id, partition.leader_id, len(partition.replica_nodes))
         return self._partition
 

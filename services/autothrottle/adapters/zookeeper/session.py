@@ -17,6 +17,7 @@ from kazoo.exceptions import BadVersionError, ConnectionClosedError, KazooExcept
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 
+from autothrottle.adapters.concurrency.announcements import announce_later
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.paths import OwnPaths
@@ -58,9 +59,11 @@ def connect(
     client = SecuredClient(hosts, session_timeout, security or ZooKeeperSecurity())
     client.start_async()
     deadline = time.monotonic() + connect_timeout.total_seconds()
+    announcement = announce_later(f"ZooKeeper at {hosts.replace(',', ', ')}")
     while not client.logged_in.wait(_POLL_SECONDS):
         is_over = time.monotonic() >= deadline or (stop is not None and stop.is_set())
         if is_over or client.refusal:
+            announcement.cancel()
             reasons = list(client.refusals.values())
             disconnect(client)
             raise Unavailable(
@@ -69,6 +72,7 @@ def connect(
                 else f"no ZooKeeper server of {hosts!r} answers within {connect_timeout.total_seconds():g} s; "
                 "check --zk-addr and that the servers run"
             )
+    announcement.cancel()
     client.logger.connected = True
     return client
 

@@ -25,7 +25,7 @@ from autothrottle_lab.servers.processes import free_ports
 from tests.builders import AT_ONCE, Stopwatch
 
 
-def test_zookeeper_down_at_start_raises_with_the_address_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_zookeeper_down_at_start_raises_with_the_address_and_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """kazoo logged a warning for each of ten attempts, none of which named the server."""
     (port,) = free_ports(1)
     with caplog.at_level(logging.WARNING), pytest.raises(Unavailable) as caught:
@@ -33,7 +33,7 @@ def test_zookeeper_down_at_start_raises_with_the_address_and_logs_nothing(caplog
     assert str(caught.value) == (
         f"no ZooKeeper server of '127.0.0.1:{port}' answers within 1 s; check --zk-addr and that the servers run"
     )
-    assert caplog.messages == []
+    assert caplog.messages == [f"Waiting for ZooKeeper at 127.0.0.1:{port} ..."]
 
 
 def test_later_warnings_name_the_servers(caplog: pytest.LogCaptureFixture) -> None:

@@ -85,6 +85,8 @@ class TopicOverview:
     bytes_copied: int | None
     bytes_left: int | None
     eta: datetime | None
+    destinations: tuple[int, ...]
+    """Ids of the brokers that receive replicas, also those that are in sync already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,8 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
         warnings=(*state.warnings, *failure_sentences(state.failures)),
         catch_ups=tuple(f"B{catch_up_words(c)[1:]}, catches up under a throttle" for c in state.catch_ups),
         topics=tuple(
-            TopicOverview(t.topic, len(t.partitions), t.bytes_copied, t.bytes_left, t.eta) for t in reassignments.topics
+            TopicOverview(t.topic, len(t.partitions), t.bytes_copied, t.bytes_left, t.eta, t.adding_replicas)
+            for t in reassignments.topics
         ),
         sides=_sides(cycle.decisions if cycle else (), paths),
         flows=tuple(

@@ -294,6 +294,16 @@ def test_other_clusters_have_a_line_each(tab: Tab) -> None:
     tab.require_clean()
 
 
+def test_the_headline_names_all_destinations(tab: Tab) -> None:
+    """A move to 1004 and 1005 was shown as one to 1005: the replica on 1004 was in sync, so that it had no flow."""
+    page = tab.open()
+    topics = [{**topic, "destinations": [1004, 1006]} for topic in tab.stub.events["now"]["topics"]]
+    tab.stub.change_now(topics=topics[:1])
+    expect(page.locator("h1")).to_have_text("clickstream moves to brokers 1004 and 1006")
+    tab.stub.change_now(topics=[{**topics[0], "destinations": list(range(1001, 1013))}])
+    expect(page.locator("h1")).to_have_text("clickstream moves to 12 brokers")
+
+
 # --- Actions --------------------------------------------------------------------------------------------------------
 
 

@@ -330,6 +330,7 @@ def now_document(current: Overview | None, problem: str) -> Mapping[str, Any]:
                 "bytesCopied": topic.bytes_copied,
                 "bytesLeft": topic.bytes_left,
                 "eta": topic.eta,
+                "destinations": topic.destinations,
             }
             for topic in current.topics
         ],

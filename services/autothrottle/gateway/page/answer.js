@@ -12,8 +12,9 @@ export function headline(now, flows) {
   if (names.length === 0 && !now.bytesLeft) return "Nothing moves";
   const what = names.length ? listed(names, "topic") : bytes(now.bytesLeft);
   const verb = names.length === 1 || names.length === 0 ? "moves" : "move";
-  const followers = unique(flows.map(({ follower }) => follower));
-  return `${what} ${verb}${followers.length ? ` to ${brokers(followers)}` : ""}`;
+  // A destination that is in sync has no flow any more.
+  const destinations = unique([...flows.map(({ follower }) => follower), ...now.topics.flatMap(({ destinations }) => destinations ?? [])]);
+  return `${what} ${verb}${destinations.length ? ` to ${brokers(destinations)}` : ""}`;
 }
 
 /** Bytes copied and all bytes of the reassignments; null: unknown. */

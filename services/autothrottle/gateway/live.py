@@ -41,6 +41,9 @@ _OPEN_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 """Time between two readings while no stream is open: the step of the history."""
 
+_START_SECONDS = 10.0
+"""Time after the start in which no failed reading is a problem: the other services of the process start, too."""
+
 _REST = 4
 """The thread rests at least this many times as long as its last reading took: a large cluster takes long to read."""
 
@@ -151,6 +154,7 @@ class LiveView:
         self._state: ClusterState | None = None
         self._overview: Overview | None = None
         self._problem = ""
+        self._start = monotonic()
         self._messages: Mapping[str, _Message] = {}
         """Kind -> its newest version. Each publication replaces the mapping."""
         self._unencodable: set[str] = set()
@@ -252,19 +256,20 @@ class LiveView:
             took = self._monotonic() - begin
             if self._opened.is_set():
                 # After an error, a new leader shall be seen soon.
-                rest = 0.0 if self._problem else min(_REST * took, _IDLE_SECONDS)
+                rest = 0.0 if self._problem or self._state is None else min(_REST * took, _IDLE_SECONDS)
                 self._end.wait(max(_OPEN_SECONDS - took, rest))
             else:
                 self._opened.wait(_IDLE_SECONDS)
 
     def _poll(self) -> None:
         """Read the state once, and publish what has changed."""
-        now = self._clock()
+        now, begin = self._clock(), self._monotonic()
         try:
             state, reassignments = self._read()
             current = overview(state, reassignments, now)
         except AutothrottleError as error:
-            self._note_problem(now, str(error))
+            if self._state is not None or begin - self._start >= _START_SECONDS:
+                self._note_problem(now, str(error))
         except Exception as error:  # the thread must survive
             if not self._problem:
                 log.exception("Cannot prepare the state for the page")
@@ -274,16 +279,17 @@ class LiveView:
             self._events.extend(events_between(self._state, state, now))
             self._state, self._overview = state, current
             self._history.add(now, current.sides)
-        self._publish()
+        self._publish(begin)
 
     def _note_problem(self, now: datetime, problem: str) -> None:
         if bool(problem) != bool(self._problem):
-            self._events.append(LogEvent(now, f"Cannot read the state: {problem}" if problem else "State read again"))
+            end = "State read again" if self._state else "State read"
+            self._events.append(LogEvent(now, f"Cannot read the state: {problem}" if problem else end))
         self._problem = problem
 
-    def _publish(self) -> None:
-        """Build the messages that have changed, and wake the streams."""
-        messages, at = dict(self._messages), self._monotonic()
+    def _publish(self, at: float) -> None:
+        """Build the messages that have changed, and wake the streams; `at`: monotonic time of the reading."""
+        messages = dict(self._messages)
         for kind, document in self._documents():
             last = messages.get(kind)
             if last is not None and at - last.sent_at < len(last.data) / _BYTES_PER_SECOND - _OPEN_SECONDS / 2:

@@ -210,6 +210,43 @@ def test_an_outage_of_admin_keeps_the_last_state_with_the_problem() -> None:
     assert b'"problem":"unexpected KeyError; report it' in bug
 
 
+def test_a_reading_that_fails_during_the_start_is_no_problem() -> None:
+    """Every start had the event that the state cannot be read: the admin service of the process started later."""
+    seconds = 100.0
+    readings: list[Reading | Exception] = [Unavailable("starts"), Unavailable("starts"), (STATE, Reassignments())]
+
+    def read() -> Reading:
+        reading = readings.pop(0)
+        if isinstance(reading, Exception):
+            raise reading
+        return reading
+
+    live = LiveView(read, clock=lambda: NOON, monotonic=lambda: seconds)
+    live._poll()
+    seconds = 109.9
+    live._poll()
+    live._poll()
+    (chunk,) = chunks(live, 2, lambda number: None)[1:]
+    assert b'"problem":""' in chunk and b'{"events":[]}' in chunk
+
+
+def test_a_reading_that_fails_after_the_start_is_a_problem_until_the_first_state() -> None:
+    seconds = 100.0
+    readings: list[Reading | Exception] = [Unavailable("admin is gone"), (STATE, Reassignments())]
+
+    def read() -> Reading:
+        reading = readings.pop(0)
+        if isinstance(reading, Exception):
+            raise reading
+        return reading
+
+    live = LiveView(read, clock=lambda: NOON, monotonic=lambda: seconds)
+    seconds = 110.0
+    live._poll()
+    live._poll()
+    assert [event.text for event in live._events] == ["Cannot read the state: admin is gone", "State read"]
+
+
 def test_before_the_first_reading_every_field_is_there() -> None:
     empty = now_document(None, "admin is gone")
     full = now_document(overview(STATE, Reassignments(), NOON), "")

@@ -567,6 +567,28 @@ def test_a_silent_stream_is_replaced(tab: Tab) -> None:
     expect(page.locator("#problems")).to_have_text("No problem found.")
 
 
+# --- Phones ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_units_are_readable_at_the_width_of_a_phone(new_tab: Callable[..., Tab], width: int) -> None:
+    """The unit was on a second line that the row's height cut off."""
+    tab = new_tab(width=width)
+    for row in tab.stub.events["sides"]["sides"]:
+        row["throttle"] = 1_234_000_000
+    for flow in tab.stub.events["flows"]["flows"]:
+        flow |= {"rate": 1_234_000_000, "bytesLeft": 999_000_000}
+    page = tab.open("#brokers .rows .row")
+    cut = page.locator("#brokers .number, #flows .number, #topics .number").evaluate_all(
+        """cells => cells.filter((cell) => cell.clientWidth && cell.closest(".rows"))
+        .filter((cell) => cell.scrollWidth > cell.clientWidth || cell.scrollHeight > cell.clientHeight
+            || (getComputedStyle(cell, "::after").content.includes("MB/s") && cell.offsetHeight > 30))
+        .map((cell) => cell.parentElement.textContent)"""
+    )
+    assert cut == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 # --- Hostile names --------------------------------------------------------------------------------------------------
 
 

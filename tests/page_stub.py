@@ -220,6 +220,10 @@ class Stub:
     is_stopping: bool = False
     ended: int = 0
     silent: int = 0
+    is_hanging: bool = False
+    """Whether no stream sends anything, as behind a proxy that hangs."""
+    age: float | None = 0.0
+    """Age of the state in the event `alive`, in seconds; None: it has not been read yet."""
     now: datetime | None = None
     """The time of the history's end; None: the current one."""
 
@@ -237,7 +241,7 @@ class Stub:
     def wait(self, version: int) -> int:
         """Wait for a newer version, or the end; return the current one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._version != version or self.is_stopping, 5)
+            self._changed.wait_for(lambda: self._version != version or self.is_stopping, 1)
             return self._version
 
     def silence_streams(self) -> None:
@@ -427,14 +431,21 @@ class _Request(BaseHTTPRequestHandler):
         stub, version = self.stub, -1
         sent: dict[str, str] = {}
         ended, silent = stub.ended, stub.silent
+
+        def is_sending() -> bool:
+            return silent == stub.silent and not stub.is_hanging
+
         stub.streams += 1
         try:
             while not stub.is_stopping and ended == stub.ended:
-                for name, value in list(stub.events.items()) if silent == stub.silent else ():
+                for name, value in list(stub.events.items()) if is_sending() else ():
                     data = json.dumps(value)
                     if sent.get(name) != data:
                         sent[name] = data
                         self.wfile.write(f"event: {name}\ndata: {data}\n\n".encode())
+                if is_sending():
+                    alive = json.dumps({"time": timestamp(now=stub.now), "age": stub.age})
+                    self.wfile.write(f"event: alive\ndata: {alive}\n\n".encode())
                 self.wfile.flush()
                 version = stub.wait(version)
         except OSError:

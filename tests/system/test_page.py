@@ -294,16 +294,6 @@ def test_other_clusters_have_a_line_each(tab: Tab) -> None:
     tab.require_clean()
 
 
-def test_the_headline_names_all_destinations(tab: Tab) -> None:
-    """A move to 1004 and 1005 was shown as one to 1005: the replica on 1004 was in sync, so that it had no flow."""
-    page = tab.open()
-    topics = [{**topic, "destinations": [1004, 1006]} for topic in tab.stub.events["now"]["topics"]]
-    tab.stub.change_now(topics=topics[:1])
-    expect(page.locator("h1")).to_have_text("clickstream moves to brokers 1004 and 1006")
-    tab.stub.change_now(topics=[{**topics[0], "destinations": list(range(1001, 1013))}])
-    expect(page.locator("h1")).to_have_text("clickstream moves to 12 brokers")
-
-
 # --- Actions --------------------------------------------------------------------------------------------------------
 
 
@@ -567,7 +557,108 @@ def test_a_silent_stream_is_replaced(tab: Tab) -> None:
     expect(page.locator("#problems")).to_have_text("No problem found.")
 
 
-# --- Phones ---------------------------------------------------------------------------------------------------------
+# --- News -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_without_news_says_since_when_and_lets_nobody_act(tab: Tab) -> None:
+    """Four minutes after the end of its gateway, the headline still said that nothing moves, and its buttons worked."""
+    page = tab.page
+    page.clock.install()
+    tab.open()
+    tab.stub.change_now(topics=[], bytesLeft=None)
+    expect(page.locator("h1")).to_have_text("Nothing moves")
+    set_rate(page, "20")
+    confirm = page.get_by_role("button", name="Set broker 1006 to 20.0 MB/s")
+    expect(confirm).to_be_enabled()
+    tab.stub.is_hanging = True
+    page.wait_for_timeout(1500)
+    page.clock.fast_forward("04:00")  # the computer sleeps: no timer runs, and all clocks are later
+    expect(page.locator("h1")).to_have_text(re.compile(r"^No news since \d\d:\d\d:\d\d \(4 min( \d s)? ago\)$"))
+    expect(page.locator("#last")).to_contain_text("It was: Nothing moves.")
+    expect(page.locator("#live")).to_contain_text("data of 4 min")
+    expect(page.locator("#cycle")).to_contain_text("ended 4 min")
+    expect(page).to_have_title(re.compile("^! no news . autothrottle prod-eu$"))
+    expect(page.locator("#problems")).not_to_contain_text("No problem found.")
+    expect(page.get_by_role("dialog")).to_contain_text("This waits for news.")
+    expect(confirm).to_be_disabled()
+    for button in page.locator("#act button").all():
+        expect(button).to_be_disabled()
+    assert not [path for method, path, _ in tab.stub.requests if method == "PUT"]
+    tab.stub.is_hanging = False
+    tab.stub.publish(sides={"sides": [side(1006, "follower", 62, 20, 25)]})
+    expect(page.locator("h1")).to_have_text("Nothing moves", timeout=15_000)
+    expect(page.get_by_role("dialog")).to_contain_text("throttle 25.0 MB/s → 20.0 MB/s")
+    expect(confirm).to_be_enabled()
+    page.keyboard.press("Escape")
+    for button in page.locator("#act button").all():
+        expect(button).to_be_enabled()
+    expect(page.locator("#last")).to_be_hidden()
+    tab.require_clean()
+
+
+def test_an_open_panel_without_news_says_so_and_keeps_what_is_typed(tab: Tab) -> None:
+    page = tab.page
+    page.clock.install()
+    tab.open()
+    page.locator("h1").get_by_role("button", name="broker 1006").click()
+    panel = page.get_by_role("dialog")
+    panel.get_by_label("New rate of broker 1006").fill("20")
+    tab.stub.age = 11.0  # the gateway answers, and cannot read the state
+    expect(panel).to_contain_text("No news: this is the state of", timeout=8_000)
+    expect(panel.get_by_role("button", name="Set this rate")).to_be_disabled()
+    tab.stub.age = 0.0
+    expect(panel.get_by_role("button", name="Set this rate")).to_be_enabled(timeout=8_000)
+    expect(panel.get_by_label("New rate of broker 1006")).to_have_value("20")
+    expect(panel).not_to_contain_text("No news")
+
+
+def test_a_browser_whose_clock_is_off_shows_ages_by_the_gateways_clock(tab: Tab) -> None:
+    page = tab.page
+    page.clock.install(time=time.time() + 3600)
+    tab.open()
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#cycle")).to_contain_text(re.compile(r"ended \d s ago"))
+    expect(page.locator("#facts")).to_contain_text("in 1 min")
+    expect(page.locator("#act button").first).to_be_enabled()
+
+
+def test_a_second_tab_knows_the_age_of_the_state(tab: Tab) -> None:
+    first = tab.open()
+    tab.stub.is_hanging = True
+    first.wait_for_timeout(3000)
+    second = first.context.new_page()
+    second.goto(tab.stub.address)
+    expect(second.locator("h1")).to_have_text(re.compile("^No news since"), timeout=8_500)
+    expect(first.locator("h1")).to_have_text(re.compile("^No news since"), timeout=1_500)
+
+
+def test_the_headline_names_all_destinations(tab: Tab) -> None:
+    """A move to 1004 and 1005 was shown as one to 1005: the replica on 1004 was in sync, so that it had no flow."""
+    page = tab.open()
+    topics = [{**topic, "destinations": [1004, 1006]} for topic in tab.stub.events["now"]["topics"]]
+    tab.stub.change_now(topics=topics[:1])
+    expect(page.locator("h1")).to_have_text("clickstream moves to brokers 1004 and 1006")
+    tab.stub.change_now(topics=[{**topics[0], "destinations": list(range(1001, 1013))}])
+    expect(page.locator("h1")).to_have_text("clickstream moves to 12 brokers")
+
+
+def test_a_page_without_a_first_state_claims_nothing(tab: Tab) -> None:
+    first = {"cluster": "", "at": None, "leader": None, "cycle": None, "problem": ""}
+    tab.stub.events, tab.stub.age = {"now": first, "events": {"events": []}}, None
+    page = tab.open("#past-events")
+    expect(page.locator("#act button").first).to_be_disabled()
+    expect(page.locator("h1")).to_have_text("Loading")
+    expect(page.get_by_text("No topic is being reassigned.")).to_be_hidden()
+    expect(page.locator("#problems")).to_have_text("")
+    tab.stub.events = recovery()
+    tab.stub.age = 0.0
+    tab.stub.change_now()
+    expect(page.locator("h1")).to_contain_text("move to broker 1006")
+    expect(page.locator("#act button").first).to_be_enabled()
+    tab.require_clean()
+
+
+# --- Print and phones -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [390, 320])

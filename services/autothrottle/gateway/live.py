@@ -41,6 +41,13 @@ _OPEN_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 """Time between two readings while no stream is open: the step of the history."""
 
+_MOST_REST_SECONDS = 4.0
+"""Longest rest between two readings, and between two versions of an event, while a stream is open: a page takes a state
+of 10 s for old."""
+
+_ALIVE_SECONDS = 2.0
+"""Longest time between two events `alive` of a stream."""
+
 _START_SECONDS = 10.0
 """Time after the start in which no failed reading is a problem: the other services of the process start, too."""
 
@@ -155,6 +162,8 @@ class LiveView:
         self._overview: Overview | None = None
         self._problem = ""
         self._start = monotonic()
+        self._read_at: float | None = None
+        """Monotonic time of the last reading that succeeded, in seconds; None: none yet."""
         self._messages: Mapping[str, _Message] = {}
         """Kind -> its newest version. Each publication replaces the mapping."""
         self._unencodable: set[str] = set()
@@ -187,6 +196,8 @@ class LiveView:
     async def stream(self, is_allowed: Callable[[], bool] = lambda: True) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events until `close`: the newest version of each kind, as soon as there is one.
 
+        The event `alive` follows them, and comes every some seconds without them: it says how old the state is.
+
         Args:
             is_allowed: checked every some seconds; the stream ends when it is false.
         """
@@ -198,9 +209,10 @@ class LiveView:
             yield _RETRY
             while not self._end.is_set():
                 changed = self._changed
-                if parts := self._newer(versions):
-                    yield b"".join(parts)
-                await changed.wait()
+                yield b"".join([*self._newer(versions), self._alive()])
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_ALIVE_SECONDS):
+                        await changed.wait()
                 if loop.time() > next_check:
                     if not is_allowed():
                         return
@@ -231,6 +243,11 @@ class LiveView:
                 parts.append(message.data)
         return parts
 
+    def _alive(self) -> bytes:
+        """Return the event `alive`: the gateway's time, and the age of the state in seconds; null: it is not read."""
+        age = None if self._read_at is None else round(self._monotonic() - self._read_at, 3)
+        return _event("alive", orjson.dumps({"time": self._clock(), "age": age}, option=orjson.OPT_UTC_Z))
+
     def _count(self, difference: int) -> None:
         with self._lock:
             self._streams += difference
@@ -256,7 +273,7 @@ class LiveView:
             took = self._monotonic() - begin
             if self._opened.is_set():
                 # After an error, a new leader shall be seen soon.
-                rest = 0.0 if self._problem or self._state is None else min(_REST * took, _IDLE_SECONDS)
+                rest = 0.0 if self._problem or self._state is None else min(_REST * took, _MOST_REST_SECONDS)
                 self._end.wait(max(_OPEN_SECONDS - took, rest))
             else:
                 self._opened.wait(_IDLE_SECONDS)
@@ -277,7 +294,7 @@ class LiveView:
         else:
             self._note_problem(now, "")
             self._events.extend(events_between(self._state, state, now))
-            self._state, self._overview = state, current
+            self._state, self._overview, self._read_at = state, current, begin
             self._history.add(now, current.sides)
         self._publish(begin)
 
@@ -292,7 +309,8 @@ class LiveView:
         messages = dict(self._messages)
         for kind, document in self._documents():
             last = messages.get(kind)
-            if last is not None and at - last.sent_at < len(last.data) / _BYTES_PER_SECOND - _OPEN_SECONDS / 2:
+            pause = min(_MOST_REST_SECONDS, len(last.data) / _BYTES_PER_SECOND) if last else 0.0
+            if last is not None and at - last.sent_at < pause - _OPEN_SECONDS / 2:
                 continue
             try:
                 encoded = orjson.dumps(document, option=_ENCODING)
@@ -302,7 +320,7 @@ class LiveView:
                 self._unencodable.add(kind)
                 continue
             self._unencodable.discard(kind)
-            data = b"event: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), encoded)
+            data = _event(kind, encoded)
             if last is None or data != last.data:
                 messages[kind] = _Message(last.version + 1 if last else 1, data, at)
         self._messages = messages
@@ -316,6 +334,10 @@ class LiveView:
         yield "events", {"events": [event._asdict() for event in reversed(self._events)]}
         if self._clusters is not None:
             yield "clusters", {"clusters": self._clusters.rows()}
+
+
+def _event(kind: str, data: bytes) -> bytes:
+    return b"event: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), data)
 
 
 def now_document(current: Overview | None, problem: str) -> Mapping[str, Any]:

@@ -174,7 +174,8 @@ export function pause(state) {
     ],
     effect: ({ mode, reason }) => {
       const isKept = mode === "MODE_KEEP";
-      const remainder = state.now.bytesLeft ? `${bytes(state.now.bytesLeft)} are left to copy` : "Nothing is being copied now";
+      const { bytesLeft, topics } = state.now;
+      const remainder = bytesLeft ? `${bytes(bytesLeft)} are left to copy` : topics.length ? "How much is left to copy is unknown" : "Nothing is being copied now";
       const lines = isKept
         ? [`${count(throttled.length, "throttle")} keep their values, also when the load of clients changes. ${remainder}.`]
         : [`${count(throttled.length, "throttle")} are removed. ${remainder}${state.now.bytesLeft ? ", as fast as the links allow" : ""}.`];

@@ -7,7 +7,7 @@ const unique = (values) => [...new Set(values)].sort((a, b) => a - b);
 /** What moves, in one sentence. */
 export function headline(now, flows) {
   if (!now) return "Loading";
-  if (!now.at) return "Nothing is known yet";
+  if (!now.at) return now.problem ? "Nothing is known yet" : "Loading";
   const names = now.topics.map(({ topic }) => topic);
   if (names.length === 0 && !now.bytesLeft) return "Nothing moves";
   const what = names.length ? listed(names, "topic") : bytes(now.bytesLeft);
@@ -25,15 +25,15 @@ export function progress(now) {
   return total > 0 ? { copied, total, percent: Math.floor((100 * copied) / total) } : null;
 }
 
-/** [label, value, detail] of each fact. */
-export function facts(now, flows) {
+/** [label, value, detail] of each fact; without news, the end is unknown. */
+export function facts(now, flows, isStale) {
   const all = progress(now);
   if (now.topics.length === 0 && !now.bytesLeft) return [];
   const partitions = now.topics.reduce((sum, topic) => sum + topic.partitions, 0);
   const speed = flows.reduce((sum, flow) => sum + (flow.rate ?? 0), 0);
   const remainder = [now.topics.length > 0 && count(partitions, "partition"), all && `of ${bytes(all.total)}`];
   return [
-    ["Done", whenDone(now), interval(now)],
+    isStale && now.eta ? ["Done", "unknown", `expected at ${clock(now.eta)}, before the news ended`] : ["Done", whenDone(now), interval(now)],
     ["Left", bytes(now.bytesLeft), remainder.filter(Boolean).join(", ")],
     ["Copies", flows.some((flow) => flow.rate !== null) ? rate(speed) : "unknown", `${count(flows.length, "flow")} from leader to follower`],
     ["Limited by", now.limitedBy || "unknown", ""],
@@ -87,9 +87,10 @@ export function cycleText(now) {
 }
 
 /** The browser's title: the share copied and the time left. It is visible while another tab is active. */
-export function title(now) {
+export function title(now, isStale) {
   const parts = [];
   const all = progress(now);
+  if (isStale) return `! no news – autothrottle${now.cluster ? ` ${now.cluster}` : ""}`;
   if (now.problem || !now.leader) parts.push("! ");
   if (all) parts.push(`${all.percent} %`, now.eta && until(now.eta) > 0 ? `, ${duration(until(now.eta))} left` : "", " – ");
   return `${parts.join("")}autothrottle${now.cluster ? ` ${now.cluster}` : ""}`;
@@ -99,13 +100,13 @@ let announced = "";
 let sentence = "";
 
 /** What a screen reader says: only a start, an end, a pause or another number of problems, not every topic and number. */
-export function announcement(now, flows, status) {
+export function announcement(now, flows, status, stale) {
   const all = problems(now, status);
-  const moment = JSON.stringify([now.topics.length > 0, Boolean(now.pause), all.length, all[0]?.level]);
+  const moment = JSON.stringify([Boolean(stale), now.topics.length > 0, Boolean(now.pause), all.length, all[0]?.level]);
   if (moment !== announced) {
     announced = moment;
     const pause = now.pause ? "The planner is paused. " : "";
-    sentence = `${all.length ? `${all[0].text} ` : ""}${pause}${headline(now, flows)}.`;
+    sentence = `${all.length ? `${all[0].text} ` : ""}${pause}${stale || headline(now, flows)}.`;
   }
   return sentence;
 }

@@ -1,5 +1,8 @@
 // Calls of the gateway. The session is in a cookie that no script can read; its CSRF token is in this module's memory.
 
+const READ_MS = 10_000;
+const ACT_MS = 120_000;
+
 let csrf = "";
 
 /** A refusal or failure of the gateway; `message` is its sentence. */
@@ -28,6 +31,7 @@ async function send(method, path, body, headers) {
   const sent = { ...headers };
   if (body !== undefined) sent["content-type"] = "application/json";
   if (method !== "GET") sent["x-csrf-token"] = csrf;
+  let text;
   try {
     response = await fetch(path, {
       method,
@@ -35,11 +39,13 @@ async function send(method, path, body, headers) {
       body: body === undefined ? undefined : JSON.stringify(body),
       credentials: "same-origin",
       cache: "no-store",
+      signal: AbortSignal.timeout(method === "GET" ? READ_MS : ACT_MS),
     });
+    text = await response.text();
   } catch {
-    throw new Refusal(0, "The gateway does not answer. Nothing is known about the result. Check the state, then try again.");
+    const result = method === "GET" ? "" : " Nothing is known about the result. Check the state, then try again.";
+    throw new Refusal(0, `The gateway does not answer.${result}`);
   }
-  const text = await response.text();
   let value = {};
   try {
     value = text ? JSON.parse(text) : {};

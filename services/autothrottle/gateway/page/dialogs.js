@@ -1,6 +1,7 @@
 // Dialogs that name the effect of an action before it happens, and the list of actions that this page has done.
 
 import { byId, h, setText } from "./dom.js";
+import { acts, onStale, staleText } from "./news.js";
 
 /**
  * Asks for values, shows their effect, and acts on confirmation.
@@ -9,11 +10,13 @@ import { byId, h, setText } from "./dom.js";
  * @param fields [{name, label, kind, value, options, unit, hint}]; kind: text, number, select, password, file
  * @param effect (values) => {lines, warnings, verb, error, ...} or a promise of it. `verb` labels the button.
  * @param isChecked the effect comes from the gateway, so that a button asks for it
+ * @param needsNews without news, the action cannot be confirmed, and with the next news its effect is computed again
  * @param act (values, effect) => promise of {text, undo}: the sentence for the list, and what undoes the action
  */
-export function ask({ title, fields = [], effect, isChecked = false, act, checkVerb = "Show the effect" }) {
+export function ask({ title, fields = [], effect, isChecked = false, needsNews = true, act, checkVerb = "Show the effect" }) {
   const error = h("p", { class: "error", role: "alert" });
   const effects = h("div", { class: "effect", "aria-live": "polite" });
+  const old = h("p", { class: "old", role: "status" });
   const confirm = h("button", { type: "submit", class: "primary" });
   const inputs = new Map(fields.map((field) => [field.name, control(field)]));
   const form = h(
@@ -22,12 +25,14 @@ export function ask({ title, fields = [], effect, isChecked = false, act, checkV
     h("h2", { id: "dialog-title" }, title),
     fields.map((field) => labelled(field, inputs.get(field.name))),
     effects,
+    old,
     error,
-    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), confirm),
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), needsNews ? acts(confirm) : confirm),
   );
   const dialog = h("dialog", { class: "ask", "aria-labelledby": "dialog-title" }, form);
   let result = null;
   let request = 0;
+  let isWorking = false;
 
   const values = () => Object.fromEntries([...inputs].map(([name, input]) => [name, read(input)]));
 
@@ -73,7 +78,7 @@ export function ask({ title, fields = [], effect, isChecked = false, act, checkV
       return;
     }
     const confirmed = result;
-    confirm.disabled = true;
+    confirm.disabled = isWorking = true;
     setText(confirm, "Working …");
     try {
       const done = await act(values(), confirmed);
@@ -83,15 +88,23 @@ export function ask({ title, fields = [], effect, isChecked = false, act, checkV
       if (!dialog.open) reportDone({ text: `${confirmed.verb}: failed. ${refusal.message}` });
       setText(error, refusal.message);
       setText(confirm, confirmed.verb);
-      confirm.disabled = false;
+      confirm.disabled = isWorking = false;
       confirm.focus();
     }
   });
-  dialog.addEventListener("close", () => dialog.remove());
+  const begin = () => (isChecked && fields.length > 0 ? showEffect(null) : refresh());
+  const showAge = (isStale) => {
+    setText(old, isStale ? "No news: the state may have changed. This waits for news." : "");
+    if (!isStale && !isWorking) begin();
+  };
+  const forget = needsNews ? onStale(showAge) : () => null;
+  dialog.addEventListener("close", () => {
+    forget();
+    dialog.remove();
+  });
   document.body.append(dialog);
-  if (isChecked && fields.length === 0) refresh();
-  else if (isChecked) showEffect(null);
-  else refresh();
+  if (needsNews && staleText()) showAge(true);
+  begin();
   dialog.showModal();
   const [firstInput] = inputs.values();
   if (firstInput) firstInput.focus();
@@ -145,7 +158,7 @@ export function reportDone({ text, warnings = [], undo, undoVerb = "Undo" }) {
       }
     });
   }
-  item.append(h("div", { class: "buttons" }, button, dismiss));
+  item.append(h("div", { class: "buttons" }, button && acts(button), dismiss));
   const list = byId("done");
   // A modal panel makes everything outside of it inert, so the list moves into it.
   (document.querySelector("dialog.panel[open]") ?? document.body).append(list);

@@ -43,10 +43,10 @@ export function duration(seconds) {
 
 let skew = 0;
 
-/** Learns the server's clock from the time of an event, because ages count by it. */
-export function setClock(at) {
+/** Learns the server's clock, because ages count by it: it was `at` some milliseconds ago. */
+export function setClock(at, waited) {
   const time = Date.parse(at);
-  if (Number.isFinite(time)) skew = time - Date.now();
+  if (Number.isFinite(time)) skew = time + waited - Date.now();
 }
 
 /** The current time by the server's clock, in milliseconds. */

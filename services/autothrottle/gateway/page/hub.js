@@ -1,11 +1,13 @@
 // Holds the one event stream of a browser and hands its newest events to all pages.
 //
 // It opens a stream again by itself: EventSource gives up after any answer but 200, and a connection that died while the
-// computer slept reports no error. The gateway sends `now` every second or so, and silence means a dead connection.
+// computer slept reports no error. The gateway sends `alive` every two seconds, and silence means a dead connection.
 
-const NAMES = ["now", "sides", "flows", "events", "clusters"];
-const SILENCE_MS = 25_000;
-const CHECK_MS = 5_000;
+import { Stopwatch } from "./stopwatch.js";
+
+const NAMES = ["now", "sides", "flows", "events", "clusters", "alive"];
+const SILENCE_MS = 8_000;
+const CHECK_MS = 2_000;
 const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 8_000;
 
@@ -23,7 +25,7 @@ export class Hub {
   add(port) {
     this.ports.add(port);
     port.postMessage({ status: this.status });
-    for (const [name, data] of this.latest) port.postMessage({ name, data });
+    for (const [name, { data, watch }] of this.latest) port.postMessage({ name, data, waited: watch.elapsed });
     if (!this.source) this.open();
     else this.check();
   }
@@ -49,19 +51,19 @@ export class Hub {
   open() {
     clearTimeout(this.timer);
     if (this.ports.size === 0) return;
-    this.heard = Date.now();
+    this.heard = new Stopwatch();
     const source = new EventSource("/page/events");
     this.source = source;
     source.onopen = () => {
-      this.heard = Date.now();
+      this.heard = new Stopwatch();
       this.retry = FIRST_RETRY_MS;
       this.tell("open");
     };
     for (const name of NAMES) {
       source.addEventListener(name, ({ data }) => {
-        this.heard = Date.now();
-        this.latest.set(name, data);
-        for (const port of this.ports) port.postMessage({ name, data });
+        this.heard = new Stopwatch();
+        this.latest.set(name, { data, watch: this.heard });
+        for (const port of this.ports) port.postMessage({ name, data, waited: 0 });
       });
     }
     source.onerror = () => {
@@ -87,8 +89,8 @@ export class Hub {
 
   /** Replaces a stream that is silent for too long. */
   check() {
-    if (this.source && Date.now() - this.heard > SILENCE_MS) {
-      this.source.close();
+    if (this.source && this.heard.elapsed > SILENCE_MS) {
+      this.close("waiting");
       this.open();
     }
   }

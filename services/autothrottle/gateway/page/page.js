@@ -6,20 +6,23 @@ import { logIn, logOut, readSession } from "./api.js";
 import { bar, flowMap, legend } from "./charts.js";
 import { ask } from "./dialogs.js";
 import { byId, h, render, setText } from "./dom.js";
-import { age, bytes, clock, count, duration, listed, megabytes, rate, setClock, whole, zone } from "./format.js";
+import { bytes, clock, count, duration, listed, megabytes, rate, whole, zone } from "./format.js";
+import { acts, compare, hear, onStale, staleText, stateAge, stateTime } from "./news.js";
 import { closePanel, openPanel, updatePanel } from "./panel.js";
 import { past } from "./past.js";
 import { openStream } from "./stream.js";
 import { Table } from "./table.js";
 
 const SESSION_RETRY_MS = 3000;
-const STALE_SECONDS = 15;
+const LATE_SECONDS = 5;
+const PAST_MS = 60_000;
 const MOST_OVERRIDES = 20;
 
 const state = { now: null, sides: [], flows: [], events: [], clusters: null };
 let session = { name: "", role: "", login: false };
 let status = "waiting";
 let send = null;
+let hasAlive = false;
 let linkedBroker = location.hash.match(/^#broker-(\d{1,10})$/);
 const changed = new Set();
 
@@ -54,7 +57,7 @@ function showNow() {
   const { now, flows } = state;
   if (!now) return;
   setText(byId("cluster"), now.cluster);
-  showLinked(byId("headline"), headline(now, flows));
+  showHeadline();
   const all = progress(now);
   const bar = byId("progress");
   bar.hidden = !all;
@@ -65,15 +68,24 @@ function showNow() {
   }
   showProblems();
   render(byId("force"), [now.pause, now.overrides, now.catchUps, context.canAct()], force);
-  setText(byId("announcement"), announcement(now, flows, status));
+  setText(byId("announcement"), announcement(now, flows, status, staleText()));
   showTimes();
+}
+
+/** What moves. Without news it says so, and what moved at last comes below. */
+function showHeadline() {
+  const { now, flows } = state;
+  const last = byId("last");
+  last.hidden = !(staleText() && now?.at);
+  if (!last.hidden) showLinked(last, `The page shows the state of ${clock(stateTime())}. It was: ${headline(now, flows)}.`);
+  if (now || (staleText() && session.role)) showLinked(byId("headline"), staleText() || headline(now, flows));
 }
 
 /** What counts by the second. */
 function showTimes() {
   const { now, flows } = state;
   if (!now) return;
-  const values = facts(now, flows);
+  const values = facts(now, flows, Boolean(staleText()));
   const box = byId("facts");
   if (box.children.length !== values.length) {
     box.replaceChildren(...values.map(() => h("div", {}, h("dt", {}), h("dd", { class: "value" }), h("dd", { class: "faint" }))));
@@ -92,8 +104,8 @@ function showTimes() {
 
 function showLive() {
   const live = byId("live");
-  const seconds = state.now?.at ? age(state.now.at) : null;
-  const isOld = seconds !== null && seconds > STALE_SECONDS;
+  const seconds = state.now?.at ? stateAge() : null;
+  const isOld = seconds !== null && seconds > LATE_SECONDS;
   live.dataset.state = status === "open" && !isOld ? "open" : "waiting";
   const text = seconds === null ? (status === "open" ? "connected" : "connecting") : isOld || status !== "open" ? `data of ${duration(seconds)} ago` : "live";
   setText(live, text);
@@ -102,10 +114,11 @@ function showLive() {
 
 function showProblems() {
   const list = problems(state.now, status);
-  render(byId("problems"), list, () =>
+  const isKnown = Boolean(state.now.at);
+  render(byId("problems"), [list, isKnown, Boolean(staleText())], () =>
     list.length
       ? h("ul", { class: "problems" }, list.slice(0, 8).map(({ level, text }) => h("li", { class: level }, linked(text))), list.length > 8 && h("li", { class: "warn" }, `and ${list.length - 8} more: see the log of the planner.`))
-      : h("p", { class: "fine" }, "No problem found."),
+      : isKnown && !staleText() && h("p", { class: "fine" }, "No problem found."),
   );
 }
 
@@ -118,12 +131,12 @@ function force() {
     const { mode, reason, author, since } = now.pause;
     const throttles = /clear/i.test(mode) ? "throttles are removed" : "throttles keep their values";
     const by = [author && `by ${author}`, since && `at ${clock(since)}`].filter(Boolean).join(" ");
-    items.push(h("li", {}, h("span", {}, h("b", {}, "Paused"), ` ${by}: ${throttles}.${reason ? ` Reason: ${reason}` : ""}`), isAllowed && h("button", { type: "button", onclick: () => resume(state) }, "Resume …")));
+    items.push(h("li", {}, h("span", {}, h("b", {}, "Paused"), ` ${by}: ${throttles}.${reason ? ` Reason: ${reason}` : ""}`), isAllowed && acts(h("button", { type: "button", onclick: () => resume(state) }, "Resume …"))));
   }
   for (const override of now.overrides.slice(0, MOST_OVERRIDES)) {
     const end = override.expires ? `until ${clock(override.expires)}` : override.autoremove ? "until no reassignment is left" : "without an end";
     items.push(
-      h("li", {}, h("span", {}, linked(`Set by an operator: ${scope(override.broker)} at `), h("b", {}, rate(override.rate)), ` ${end}.`), isAllowed && h("button", { type: "button", "aria-label": `Remove the rate of ${scope(override.broker)}`, onclick: () => removeOverride(state, override) }, "Remove …")),
+      h("li", {}, h("span", {}, linked(`Set by an operator: ${scope(override.broker)} at `), h("b", {}, rate(override.rate)), ` ${end}.`), isAllowed && acts(h("button", { type: "button", "aria-label": `Remove the rate of ${scope(override.broker)}`, onclick: () => removeOverride(state, override) }, "Remove …"))),
     );
   }
   const more = now.overrides.length - MOST_OVERRIDES;
@@ -135,9 +148,10 @@ function force() {
 function showActions() {
   const isAllowed = context.canAct();
   const isPaused = Boolean(state.now?.pause);
-  const act = (label, run) => h("button", { type: "button", disabled: !isAllowed || !state.now, onclick: run }, label);
-  render(byId("act"), [isAllowed, isPaused, Boolean(state.now), session.role, session.login], () => [
-    h("div", { class: "buttons" }, act("Set a rate …", () => setOverride(state)), isPaused ? act("Resume …", () => resume(state)) : act("Pause …", () => pause(state)), act("Submit a plan …", submitFile), act("Decommission …", decommission), act("Limit clients …", limitClients)),
+  const act = (label, run) => h("button", { type: "button", disabled: !isAllowed || !state.now?.at, onclick: run }, label);
+  render(byId("act"), [isAllowed, isPaused, Boolean(state.now?.at), session.role, session.login], () => [
+    acts(act("Set a rate …", () => setOverride(state)), isPaused ? act("Resume …", () => resume(state)) : act("Pause …", () => pause(state)), act("Submit a plan …", submitFile), act("Decommission …", decommission), act("Limit clients …", limitClients)),
+    isAllowed && h("p", { class: "faint waits" }, "These buttons wait for news. throttlectl works without the page."),
     !isAllowed && session.role && h("p", { class: "faint" }, context.refusalText()),
   ]);
 }
@@ -209,8 +223,8 @@ const clusterTable = new Table({
   noun: "cluster",
   columns: [
     { title: "Cluster", width: "minmax(110px, 1fr)", sort: (cluster) => cluster.name, cell: (cluster) => clamp(cluster.name), isFixed: true, isHeader: true },
-    { title: "Leader", width: "minmax(140px, 1fr)", sort: (cluster) => cluster.leader ?? "", cell: (cluster) => clamp(cluster.leader || "none") },
-    { title: "Moves", width: "minmax(160px, 1.5fr)", sort: (cluster) => cluster.moving, cell: (cluster) => clamp(cluster.moving || "nothing") },
+    { title: "Leader", width: "minmax(140px, 1fr)", sort: (cluster) => cluster.leader ?? "", cell: (cluster) => clamp(cluster.leader || (isRead(cluster) ? "none" : "unknown")) },
+    { title: "Moves", width: "minmax(160px, 1.5fr)", sort: (cluster) => cluster.moving, cell: (cluster) => clamp(cluster.moving || (isRead(cluster) ? "nothing" : "unknown")) },
     { title: "Left", width: "100px", isNumber: true, sort: (cluster) => cluster.bytesLeft, cell: (cluster) => (cluster.bytesLeft === null ? "" : bytes(cluster.bytesLeft)) },
     { title: "Done", width: "120px", isNumber: true, sort: (cluster) => cluster.eta && Date.parse(cluster.eta), cell: (cluster) => (cluster.eta ? moment(cluster.eta) : "") },
     { title: "Problems", width: "minmax(200px, 2fr)", sort: (cluster) => (cluster.problem ? -1000 : 0) - cluster.findings.length, cell: clusterProblem },
@@ -220,6 +234,8 @@ const clusterTable = new Table({
   order: { column: 0, isDescending: false },
   empty: "No cluster is listed.",
 });
+
+const isRead = (cluster) => !cluster.problem;
 
 function clusterProblem({ problem, findings }) {
   if (problem) return h("span", { class: "clamp bad", title: problem }, problem);
@@ -247,7 +263,7 @@ function refreshAudit() {
 
 /** Name of an event -> what it draws, each in a task of its own. */
 const SHOW = {
-  now: [showNow, showActions, () => topicTable.show(state.now.topics), refreshAudit],
+  now: [showNow, showActions, () => state.now.at && topicTable.show(state.now.topics), refreshAudit],
   sides: [() => sideTable.show(state.sides.map((side) => (isLimit(side) ? { ...side, isLimit: true } : side)))],
   flows: [showNow, showMap, () => flowTable.show(state.flows)],
   events: [() => pastView.showEvents(state.events)],
@@ -263,15 +279,21 @@ const SHOW = {
 
 const EMPTY_NOW = { cluster: "", at: null, leader: null, cycle: null, bytesLeft: null, eta: null, limitedBy: "", pause: null, problem: "" };
 
-function receive(name, value) {
+function receive(name, value, waited) {
+  if (name === "alive") {
+    hasAlive = true;
+    hear(value, waited);
+    return;
+  }
   if (name === "now") {
-    if (value.at) setClock(value.at);
+    // During an upgrade, a gateway of an earlier version may answer: it sends no event `alive`.
+    if (value.at && !hasAlive) hear({ time: value.at, age: 0 }, waited);
     state.now = { ...EMPTY_NOW, ...value, topics: value.topics ?? [], overrides: value.overrides ?? [], warnings: value.warnings ?? [], catchUps: value.catchUps ?? [] };
   } else if (name in SHOW) {
     state[name] = value[name];
   }
   if (name === "now") {
-    document.title = title(state.now); // also of a hidden page
+    document.title = title(state.now, Boolean(staleText())); // also of a hidden page
     openLinkedPanel();
   }
   if (changed.size === 0) requestAnimationFrame(show);
@@ -312,6 +334,10 @@ function useSession(value) {
   session = { ...value, canLogOut: Boolean(value.name && value.csrf && value.login) };
   showSession();
   if (session.role) {
+    if (!state.now) {
+      setText(byId("headline"), "Connecting");
+      setText(byId("cycle"), "");
+    }
     if (send) send("reopen");
     else send = openStream(receive, setStatus);
   } else if (!session.login) {
@@ -355,6 +381,7 @@ function forgetData() {
 function askToken() {
   ask({
     title: "Log in",
+    needsNews: false,
     fields: [{ name: "token", label: "Token", kind: "password", hint: "From the tokens file of the gateway. The page does not store it; the session is in a cookie." }],
     effect: ({ token }) => (token ? { lines: [], verb: "Log in" } : { error: "" }),
     act: async ({ token }) => {
@@ -379,5 +406,24 @@ byId("topics").querySelector(".body").append(topicTable.element);
 byId("flows").querySelector(".body").append(map, flowTable.element);
 byId("clusters").querySelector(".body").append(clusterTable.element);
 new ResizeObserver(showMap).observe(map);
-setInterval(() => document.hidden || showTimes(), 1000);
+
+/** Shows how time passes. A hidden page shows it in its title only. */
+function tick() {
+  compare();
+  if (document.hidden) return;
+  showHeadline();
+  showTimes();
+}
+
+onStale((isStale) => {
+  if (state.now) {
+    document.title = title(state.now, isStale);
+    showNow();
+  }
+  updatePanel();
+  if (!isStale) pastView.refresh();
+});
+setInterval(tick, 1000);
+setInterval(() => document.hidden || pastView.refresh(), PAST_MS); // what others have done meanwhile
+document.addEventListener("visibilitychange", tick); // timers stand still in a page that sleeps
 startSession();

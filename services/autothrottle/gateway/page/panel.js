@@ -5,6 +5,7 @@ import { removeOverride, setOverride } from "./actions.js";
 import { bar, barText, legend, lines } from "./charts.js";
 import { byId, h, render, setText } from "./dom.js";
 import { clock, rate } from "./format.js";
+import { acts, staleText, stateTime } from "./news.js";
 
 const HISTORY_MS = 10_000;
 const NAMES = { follower: "Inbound (follower)", leader: "Outbound (leader)" };
@@ -15,6 +16,7 @@ let open = null;
 export function openPanel(broker, context) {
   closePanel();
   const title = h("h2", { id: "panel-title" });
+  const old = h("p", { class: "old" });
   const links = h("div", { class: "panel-sides" });
   const why = h("div", { class: "why" }, h("p", { class: "faint" }, "Asking …"));
   const actions = h("div", { class: "panel-actions" });
@@ -23,6 +25,7 @@ export function openPanel(broker, context) {
     "dialog",
     { class: "panel", "aria-labelledby": "panel-title" },
     h("div", { class: "panel-head" }, title, h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => dialog.close() }, "×")),
+    old,
     links,
     h("h3", {}, "Why these rates"),
     why,
@@ -32,7 +35,7 @@ export function openPanel(broker, context) {
     charts,
   );
   const returnTo = document.activeElement;
-  open = { broker, context, dialog, title, links, why, actions, charts, cycle: undefined, timer: 0 };
+  open = { broker, context, dialog, title, old, links, why, actions, charts, cycle: undefined, timer: 0 };
   dialog.addEventListener("close", () => {
     if (dialog.contains(byId("done"))) document.body.append(byId("done"));
     dialog.remove();
@@ -59,7 +62,8 @@ export function closePanel() {
 /** Shows the newest state in the open panel. */
 export function updatePanel() {
   if (!open) return;
-  const { broker, context, title, links } = open;
+  const { broker, context, title, old, links } = open;
+  setText(old, staleText() && `No news: this is the state of ${clock(stateTime())}.`);
   const { state } = context;
   const sides = state.sides.filter((side) => side.broker === broker).sort((a, b) => (a.role < b.role ? -1 : 1));
   const rates = sides.filter((side) => side.throttle !== null).map((side) => `${rate(side.throttle)} ${side.role === "leader" ? "out" : "in"}`);
@@ -82,12 +86,12 @@ export function updatePanel() {
 function actionRow(broker, override, isAllowed, context) {
   if (!isAllowed) return h("p", { class: "faint" }, context.refusalText());
   const input = h("input", { type: "text", inputmode: "decimal", "aria-label": `New rate of broker ${broker} in MB/s`, autocomplete: "off" });
-  const form = h("form", { class: "inline" }, h("span", { class: "input" }, input, h("span", { class: "unit" }, "MB/s")), h("button", { type: "submit" }, "Set this rate …"));
+  const form = h("form", { class: "inline" }, h("span", { class: "input" }, input, h("span", { class: "unit" }, "MB/s")), acts(h("button", { type: "submit" }, "Set this rate …")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     setOverride(context.state, broker, input.value.trim());
   });
-  const current = override && h("button", { type: "button", onclick: () => removeOverride(context.state, override) }, `Remove the set rate of ${rate(override.rate)} …`);
+  const current = override && acts(h("button", { type: "button", onclick: () => removeOverride(context.state, override) }, `Remove the set rate of ${rate(override.rate)} …`));
   return [form, current];
 }
 
@@ -97,6 +101,7 @@ async function explain(panel) {
     sentences = (await get(`/page/explain/${panel.broker}`)).lines;
   } catch (refusal) {
     sentences = [`The explanation cannot be read: ${refusal.message}`];
+    panel.cycle = undefined; // the next state asks again
   }
   if (open !== panel) return;
   render(panel.why, sentences, () => sentences.map((line) => h("p", {}, line)));

@@ -64,7 +64,7 @@ export function past(body) {
 
   body.replaceChildren(list, ...Object.values(panels));
   choose("events");
-  return { showEvents: (events) => tables.events.show(withoutTwins(events).map((event, n) => ({ ...event, n }))), refresh: () => selected === "audit" && load("audit") };
+  return { showEvents: (events) => tables.events.show(withoutTwins(events).map((event, n) => ({ ...event, n }))), refresh: () => load(selected) };
 }
 
 /** Each event once: what happens twice within a second has the same time and text. */

@@ -3,13 +3,13 @@
 import { Hub } from "./hub.js";
 
 /**
- * Calls `onEvent(name, object)` for each event and `onStatus("open" | "waiting" | "refused")` for each change.
+ * Calls `onEvent(name, object, waited)` for each event, which waited some milliseconds for this page, and `onStatus("open" | "waiting" | "refused")` for each change.
  *
  * Returns a function that sends `reopen` or `forget` to the hub. All tabs share the hub of a shared worker. A browser
  * without them (Chrome on Android) has a hub in each page, which holds a stream only while the page is visible.
  */
 export function openStream(onEvent, onStatus) {
-  const receive = ({ name, data, status }) => {
+  const receive = ({ name, data, status, waited }) => {
     if (status) onStatus(status);
     if (!name) return;
     let value;
@@ -18,7 +18,7 @@ export function openStream(onEvent, onStatus) {
     } catch {
       return; // a later event replaces it
     }
-    onEvent(name, value);
+    onEvent(name, value, waited);
   };
   return typeof SharedWorker === "undefined" ? ownHub(receive) : sharedHub(receive);
 }

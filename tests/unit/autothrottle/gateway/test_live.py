@@ -247,6 +247,27 @@ def test_a_reading_that_fails_after_the_start_is_a_problem_until_the_first_state
     assert [event.text for event in live._events] == ["Cannot read the state: admin is gone", "State read"]
 
 
+def test_a_stream_says_how_old_the_state_is() -> None:
+    """A page showed an old state as a new one: without a change, its stream was silent, as after the gateway's end."""
+    seconds = 0.0
+    live = LiveView(lambda: (STATE, Reassignments()), clock=lambda: NOON, monotonic=lambda: seconds)
+
+    def ages(count: int) -> list[float | None]:
+        return [
+            orjson.loads(line[6:])["age"]
+            for chunk in chunks(live, 1 + count, lambda number: None)[1:]
+            for line in chunk.split(b"\r\n")
+            if line.startswith(b'data: {"time"')
+        ]
+
+    assert ages(1) == [None]
+    live._poll()
+    seconds = 7.5
+    start = time.monotonic()
+    assert ages(2) == [7.5, 7.5]
+    assert time.monotonic() - start < SLACK
+
+
 def test_before_the_first_reading_every_field_is_there() -> None:
     empty = now_document(None, "admin is gone")
     full = now_document(overview(STATE, Reassignments(), NOON), "")

@@ -661,6 +661,25 @@ def test_a_page_without_a_first_state_claims_nothing(tab: Tab) -> None:
 # --- Print and phones -----------------------------------------------------------------------------------------------
 
 
+def test_a_print_has_all_rows_with_the_newest_numbers(new_tab: Callable[..., Tab]) -> None:
+    """A table out of sight was drawn every five seconds, and only as many rows as the screen shows."""
+    tab = new_tab(height=400)
+    tab.stub.events = large(60)
+    page = tab.open()
+    page.evaluate(
+        "addEventListener('beforeprint', () => { window.printed = document.querySelector('#brokers').innerText })"
+    )
+    page.wait_for_timeout(1000)
+    sides = [{**row, "replication": 77_700_000} for row in tab.stub.events["sides"]["sides"]]
+    tab.stub.publish(sides={"sides": sides})
+    page.wait_for_timeout(500)
+    page.pdf()
+    printed = page.evaluate("window.printed")
+    assert printed.count("77.7") == len(sides) == 120
+    expect(page.locator("#printed")).to_contain_text("State of 20")
+    assert page.locator("#brokers .rows .row").count() < 60
+
+
 @pytest.mark.parametrize("width", [390, 320])
 def test_units_are_readable_at_the_width_of_a_phone(new_tab: Callable[..., Tab], width: int) -> None:
     """The unit was on a second line that the row's height cut off."""

@@ -296,7 +296,7 @@ function receive(name, value, waited) {
     document.title = title(state.now, Boolean(staleText())); // also of a hidden page
     openLinkedPanel();
   }
-  if (changed.size === 0) requestAnimationFrame(show);
+  if (changed.size === 0) requestAnimationFrame(() => show(setTimeout));
   changed.add(name);
 }
 
@@ -306,13 +306,17 @@ function openLinkedPanel() {
   linkedBroker = null;
 }
 
-/** Draws what has changed, one part per task, so that no task is long. A hidden page draws nothing until it is seen. */
-function show() {
+/**
+ * Draws what has changed, one part per task, so that no task is long. A hidden page draws nothing until it is seen.
+ *
+ * `later` runs a function in a task of its own, or at once.
+ */
+function show(later) {
   const parts = [...new Set([...changed].flatMap((name) => SHOW[name])), updatePanel];
   changed.clear();
   const next = () => {
     parts.shift()();
-    if (parts.length) setTimeout(next);
+    if (parts.length) later(next);
   };
   next();
 }
@@ -426,4 +430,13 @@ onStale((isStale) => {
 setInterval(tick, 1000);
 setInterval(() => document.hidden || pastView.refresh(), PAST_MS); // what others have done meanwhile
 document.addEventListener("visibilitychange", tick); // timers stand still in a page that sleeps
+
+/** A print has the newest values, and the rows that are out of sight. */
+function print(isPrinting) {
+  if (isPrinting && changed.size) show((next) => next());
+  if (isPrinting) setText(byId("printed"), state.now?.at ? `State of ${new Date(stateTime()).toISOString().replace("T", " ").slice(0, 19)} UTC` : "");
+  for (const table of Table.all) table.print(isPrinting);
+}
+addEventListener("beforeprint", () => print(true));
+addEventListener("afterprint", () => print(false));
 startSession();

@@ -8,6 +8,8 @@ const REORDER_MS = 5000;
 const UNSEEN_MS = 5000;
 
 export class Table {
+  static all = [];
+
   /**
    * @param label what the rows are, in plural: `brokers`
    * @param noun one row: `broker`
@@ -25,6 +27,7 @@ export class Table {
     this.elements = new Map();
     this.orderedAt = 0;
     this.build();
+    Table.all.push(this);
   }
 
   build() {
@@ -42,9 +45,9 @@ export class Table {
     this.element = h("div", { class: "table" }, h("div", { class: "tools" }, this.filter, this.sorting, this.shown, this.matches), this.note, this.scroll);
     this.scroll.style.setProperty("--columns", template);
     new ResizeObserver(() => this.draw()).observe(this.scroll);
-    const visibility = new IntersectionObserver(([{ isIntersecting }]) => {
-      this.isSeen = isIntersecting;
-      if (isIntersecting && this.isStale) this.arrange(true);
+    const visibility = new IntersectionObserver((entries) => {
+      this.isSeen = entries.at(-1).isIntersecting; // the newest one
+      if (this.isSeen && this.isStale) this.arrange(true);
     });
     visibility.observe(this.element);
   }
@@ -67,6 +70,12 @@ export class Table {
     this.isStale = true;
     if (isNew || this.isSeen) return this.arrange(true);
     this.timer ??= setTimeout(() => this.isStale && this.arrange(true), UNSEEN_MS);
+  }
+
+  /** Draws all rows with their newest values for a print, and after it those in sight again. */
+  print(isPrinting) {
+    this.isPrinting = isPrinting;
+    this.arrange(true);
   }
 
   /** Filters, and lets a screen reader say how many rows match; it does not say the number after each update. */
@@ -144,8 +153,9 @@ export class Table {
 
   draw() {
     const height = this.rowHeight;
-    const first = Math.max(0, Math.floor((this.scroll.scrollTop - 40) / height) - MARGIN_ROWS);
-    const last = Math.min(this.visible.length, Math.ceil((this.scroll.scrollTop + (this.scroll.clientHeight || 600)) / height) + MARGIN_ROWS);
+    const first = this.isPrinting ? 0 : Math.max(0, Math.floor((this.scroll.scrollTop - 40) / height) - MARGIN_ROWS);
+    const inSight = Math.ceil((this.scroll.scrollTop + (this.scroll.clientHeight || 600)) / height) + MARGIN_ROWS;
+    const last = Math.min(this.visible.length, this.isPrinting ? Infinity : inSight);
     this.body.style.height = `${this.visible.length * height}px`;
     const drawnKeys = new Set();
     let next = this.body.firstChild;

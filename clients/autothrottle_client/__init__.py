@@ -37,6 +37,7 @@ from autothrottle.core.records import PauseMode as PauseMode
 from autothrottle.core.records import PlannerState as PlannerState
 from autothrottle.core.records import Reason as Reason
 from autothrottle.core.records import Submission as Submission
+from autothrottle.core.records import Throttle as Throttle
 from autothrottle_client.admin import AdminClient as AdminClient
 from autothrottle_client.call_metadata import ThrottleTimes as ThrottleTimes
 from autothrottle_client.client import CycleWatch as CycleWatch

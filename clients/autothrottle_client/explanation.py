@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.records import Basis, Cycle, Decision, PauseMode, Reason
+from autothrottle.core.records import Basis, Cycle, Decision, PauseMode, Reason, Throttle
 from autothrottle_client.model import ClusterState, Override
-from autothrottle_client.overview import client_load, failure_sentences, rate_words, reason_words
+from autothrottle_client.overview import (
+    client_load,
+    failure_sentences,
+    is_written,
+    rate_words,
+    reason_words,
+    rise_of,
+    unwritten_words,
+    why_undecided,
+)
 from autothrottle_client.tables import catch_up_words, override_words
 from autothrottle_client.texts import duration
 
@@ -40,10 +49,16 @@ def _lines(state: ClusterState, broker_id: int) -> Iterator[str]:
     elif cycle.error:
         yield f"The last cycle failed, and the throttles stay as they are: {cycle.error}."
     decisions = [decision for decision in cycle.decisions if decision.broker_id == broker_id] if cycle else []
-    if cycle is not None and not decisions and not cycle.error:
+    throttled = {throttle_broker_id for throttle_broker_id, _ in state.current_throttles}
+    if cycle is not None and not decisions and not cycle.error and broker_id not in throttled:
         yield _without_decision(cycle, broker_id)
+    throttles = dict(state.current_throttles)
     for decision in decisions:
-        yield from _decision(decision)
+        yield from _decision(decision, throttles.pop((broker_id, decision.role), None))
+    for throttle in throttles.values():
+        if throttle.broker_id == broker_id:
+            rate = rate_words(throttle.rate_bytes_per_second)
+            yield f"Broker {broker_id} [{throttle.role.value}] has a throttle of {rate}: {why_undecided(state)}."
     yield from (f"{sentence}." for sentence in failure_sentences({broker_id: state.failures.get(broker_id, 0)}))
     for catch_up in state.catch_ups:
         if catch_up.broker_id == broker_id:
@@ -67,11 +82,16 @@ def _without_decision(cycle: Cycle, broker_id: int) -> str:
     return f"The last cycle decided nothing for broker {broker_id}: it neither sends nor receives a reassignment."
 
 
-def _decision(decision: Decision) -> Iterator[str]:
+def _decision(decision: Decision, throttle: Throttle | None) -> Iterator[str]:
     role = f"Broker {decision.broker_id} [{decision.role.value}]"
     verb = "send" if decision.role is ReplicaRole.LEADER else "receive"
-    rate = rate_words(decision.rate_bytes_per_second)
-    yield f"{role} may {verb} {rate} of replication: {reason_words(decision)}."
+    rise = rise_of(throttle)
+    may = f"{role} has no throttle in Kafka"
+    if throttle is not None:
+        may = f"{role} may {verb} {rate_words(throttle.rate_bytes_per_second)} of replication"
+    may += f" now, {rise}" if rise else ""
+    may += "" if is_written(decision, throttle) else f"; {unwritten_words(decision)}"
+    yield f"{may}: {reason_words(decision)}."
     current = decision.current_rate_bytes_per_second
     if current is None:
         yield f"{role} had no throttle before the cycle."

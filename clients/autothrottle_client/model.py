@@ -11,9 +11,9 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from autothrottle.core.cluster.configs import BROKER_IDS
+from autothrottle.core.cluster.configs import BROKER_IDS, ReplicaRole
 from autothrottle.core.members import Member
-from autothrottle.core.records import AuditAction, CatchUp, Cycle, Pause, PauseMode
+from autothrottle.core.records import AuditAction, CatchUp, Cycle, Pause, PauseMode, Throttle
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE
 from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
@@ -109,6 +109,22 @@ class ClusterState:
     """One sentence for each override and catch-up that cannot be read."""
     last_cycle_end: datetime | None = None
     """End of the leader's last cycle, UTC; None: none yet, or the planner has an earlier version."""
+    throttles: tuple[Throttle, ...] = ()
+    """The throttles that ramp steps have changed since the last cycle; `current_throttles` has all."""
+
+    @property
+    def current_throttles(self) -> Mapping[tuple[int, ReplicaRole], Throttle]:
+        """Broker id and role -> its throttle in Kafka; absent: none.
+
+        A planner of an earlier version reports only its decisions, which then count as written.
+        """
+        cycle = self.last_cycle
+        if cycle is None:
+            return {}
+        of_cycle = cycle.throttles
+        if not cycle.throttles_are_known:
+            of_cycle = tuple(Throttle(d.broker_id, d.role, d.rate_bytes_per_second) for d in cycle.decisions)
+        return {(throttle.broker_id, throttle.role): throttle for throttle in (*of_cycle, *self.throttles)}
 
 
 from_message = Conversion(has_newer_peers=True).from_message

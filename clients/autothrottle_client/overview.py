@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.records import Basis, Cycle, Decision, OutcomeStatus, Pause, Reason
+from autothrottle.core.records import Basis, Cycle, Decision, OutcomeStatus, Pause, Reason, Throttle
 from autothrottle_client.model import ClusterState, Override
 from autothrottle_client.reassignments import ReassignmentPath, Reassignments
 from autothrottle_client.tables import catch_up_words
@@ -90,6 +90,27 @@ class TopicOverview:
 
 
 @dataclass(frozen=True, slots=True)
+class Rise:
+    """Where a throttle that rises in steps goes."""
+
+    target: int
+    """Bytes per second."""
+    arrival: datetime | None
+    """When it is there, UTC; None: it waits for its next step."""
+
+    def __str__(self) -> str:
+        by = "" if self.arrival is None else f" by {self.arrival:%H:%M:%SZ}"
+        return f"rising to {rate_words(self.target)}{by}"
+
+
+def rise_of(throttle: Throttle | None) -> Rise | None:
+    """Return where a throttle rises to; None: it does not rise."""
+    if throttle is None or throttle.target_bytes_per_second is None:
+        return None
+    return Rise(throttle.target_bytes_per_second, throttle.arrival_time)
+
+
+@dataclass(frozen=True, slots=True)
 class LinkSideOverview:
     """One direction of one broker's link. Rates are in bytes per second; None: unknown."""
 
@@ -101,11 +122,13 @@ class LinkSideOverview:
     replication: int | None
     """Bytes that the reassignments copied recently over this link side."""
     throttle: int | None
-    """The decided rate; None: the last cycle decided none."""
+    """The rate in Kafka; None: not throttled."""
     headroom: int | None
     """Capacity that clients and replication leave free, >= 0."""
     reason: str
     """Why the throttle has this rate, in words and numbers."""
+    rise: Rise | None = None
+    """None: the throttle does not rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +197,7 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
         eta_low=eta.eta_low if eta else None,
         eta_high=eta.eta_high if eta else None,
         eta_is_static=isinstance(eta, Cycle) and eta.eta_is_static,
-        limited_by=_limited_by(cycle.decisions if cycle else (), paths),
+        limited_by=_limited_by(state.current_throttles, paths, now),
         pause=_pause(state.pause),
         overrides=tuple(map(_override, state.overrides)),
         warnings=(*state.warnings, *failure_sentences(state.failures)),
@@ -183,7 +206,7 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
             TopicOverview(t.topic, len(t.partitions), t.bytes_copied, t.bytes_left, t.eta, t.adding_replicas)
             for t in reassignments.topics
         ),
-        sides=_sides(cycle.decisions if cycle else (), paths),
+        sides=_sides(state, paths),
         flows=tuple(
             FlowOverview(p.leader, p.follower, p.partitions, p.bytes_left, p.copied_bytes_per_second) for p in paths
         ),
@@ -246,12 +269,24 @@ def _bytes_left(cycle: Cycle | None, reassignments: Reassignments) -> int | None
     return None if cycle is None else cycle.bytes_left
 
 
-def _sides(decisions: Iterable[Decision], paths: Iterable[ReassignmentPath]) -> tuple[LinkSideOverview, ...]:
+def _sides(state: ClusterState, paths: Iterable[ReassignmentPath]) -> tuple[LinkSideOverview, ...]:
     replication = _sums((path, path.copied_bytes_per_second) for path in paths)
-    by_side: dict[LinkSideKey, Decision | None] = {(d.broker_id, d.role): d for d in decisions}
-    for side in replication:
-        by_side.setdefault(side, None)
-    return tuple(_side(side, by_side[side], replication.get(side)) for side in sorted(by_side, key=_order))
+    cycle, throttles = state.last_cycle, state.current_throttles
+    decisions = {(d.broker_id, d.role): d for d in (cycle.decisions if cycle else ())}
+    undecided = why_undecided(state)
+    return tuple(
+        _side(side, decisions.get(side), replication.get(side), throttles.get(side), undecided)
+        for side in sorted({*decisions, *replication, *throttles}, key=_order)
+    )
+
+
+def why_undecided(state: ClusterState) -> str:
+    """Return why a link side has no decision, in words."""
+    if state.pause is not None:
+        return "as before: the planner is paused"
+    if state.last_cycle is not None and state.last_cycle.error:
+        return "as before: the last cycle failed"
+    return "the last cycle decided no rate for it"
 
 
 def _order(side: LinkSideKey) -> tuple[int, bool]:
@@ -269,15 +304,38 @@ def _sums(values: Iterable[tuple[ReassignmentPath, int | None]]) -> dict[LinkSid
     return sums
 
 
-def _side(side: LinkSideKey, decision: Decision | None, replication: int | None) -> LinkSideOverview:
+def _side(
+    side: LinkSideKey, decision: Decision | None, replication: int | None, throttle: Throttle | None, undecided: str
+) -> LinkSideOverview:
     broker_id, role = side
+    rate = throttle.rate_bytes_per_second if throttle else None
     if decision is None:
-        reason = "the last cycle decided no rate for it"
-        return LinkSideOverview(broker_id, role, None, None, replication, None, None, reason)
+        return LinkSideOverview(broker_id, role, None, None, replication, rate, None, undecided)
     capacity, clients = decision.capacity_bytes_per_second, client_load(decision)
     headroom = None if capacity is None or clients is None else max(capacity - clients - (replication or 0), 0)
+    unwritten = "" if is_written(decision, throttle) else f"{unwritten_words(decision)}: "
+    return LinkSideOverview(
+        broker_id,
+        role,
+        capacity,
+        clients,
+        replication,
+        rate,
+        headroom,
+        unwritten + reason_words(decision),
+        rise_of(throttle),
+    )
+
+
+def is_written(decision: Decision, throttle: Throttle | None) -> bool:
+    """Return whether Kafka has the decided rate, or a ramp raises the throttle to it."""
     rate = decision.rate_bytes_per_second
-    return LinkSideOverview(broker_id, role, capacity, clients, replication, rate, headroom, reason_words(decision))
+    return throttle is not None and rate in (throttle.rate_bytes_per_second, throttle.target_bytes_per_second)
+
+
+def unwritten_words(decision: Decision) -> str:
+    """Return that a decided rate is not in Kafka: it was refused, or shadow mode writes nothing."""
+    return f"{rate_words(decision.rate_bytes_per_second)} is decided, but not written"
 
 
 def client_load(decision: Decision) -> int | None:
@@ -342,28 +400,23 @@ def rate_words(bytes_per_second: int) -> str:
     return about_rate(bytes_per_second) if bytes_per_second else "0MB/s"
 
 
-def _limited_by(decisions: Iterable[Decision], paths: Iterable[ReassignmentPath]) -> str:
-    """Return the link side that needs the longest time for its bytes at its throttle."""
+def _limited_by(throttles: Mapping[LinkSideKey, Throttle], paths: Iterable[ReassignmentPath], now: datetime) -> str:
+    """Return the link side that needs the longest time for its bytes under its throttle in Kafka."""
     bytes_left = _sums((path, path.bytes_left) for path in paths)
-    slowest: tuple[float, Decision, int] | None = None
-    for decision in decisions:
-        size, rate = bytes_left.get((decision.broker_id, decision.role)), decision.rate_bytes_per_second
-        if not size:
-            continue
-        seconds = size / rate if rate else float("inf")
-        if slowest is None or seconds > slowest[0]:
-            slowest = seconds, decision, size
+    slowest: tuple[timedelta, Throttle, int] | None = None
+    for side, throttle in throttles.items():
+        if size := bytes_left.get(side):
+            time = throttle.move_time(size, 0, now) or timedelta.max
+            if slowest is None or time > slowest[0]:
+                slowest = time, throttle, size
     return "" if slowest is None else _limit_sentence(*slowest)
 
 
-_MOST_SECONDS = 100 * 365 * 86_400.0
-
-
-def _limit_sentence(seconds: float, decision: Decision, size: int) -> str:
-    verb = "send" if decision.role is ReplicaRole.LEADER else "receive"
-    side = f"Broker {decision.broker_id} [{decision.role.value}]"
-    rate = rate_words(decision.rate_bytes_per_second)
-    if seconds > _MOST_SECONDS:
-        return f"{side} has {format_size(size)} to {verb}, and its throttle of {rate} does not let it end"
-    span = duration(timedelta(seconds=max(seconds, 1)))
-    return f"{side} has {format_size(size)} to {verb} at a throttle of {rate}: at least {span}"
+def _limit_sentence(time: timedelta, throttle: Throttle, size: int) -> str:
+    verb = "send" if throttle.role is ReplicaRole.LEADER else "receive"
+    what = f"Broker {throttle.broker_id} [{throttle.role.value}] has {format_size(size)} to {verb}"
+    rise = rise_of(throttle)
+    rate = rate_words(throttle.rate_bytes_per_second) + (f", {rise}" if rise else "")
+    if time == timedelta.max:
+        return f"{what}, and its throttle of {rate} does not let it end within a year"
+    return f"{what} at a throttle of {rate}: at least {duration(max(time, timedelta(seconds=1)))}"

@@ -8,9 +8,20 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.members import Member
 from autothrottle.core.quotas.yielding import YieldRule
-from autothrottle.core.records import AuditAction, Basis, CatchUp, Cycle, Decision, Estimate, Pause, Submission
+from autothrottle.core.records import (
+    AuditAction,
+    Basis,
+    CatchUp,
+    Cycle,
+    Decision,
+    Estimate,
+    Pause,
+    Submission,
+    Throttle,
+)
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.reassignments import Reassignments
@@ -172,8 +183,7 @@ def override_words(override: Override) -> str:
 def state_text(state: ClusterState) -> str:
     """Return the leader, its last cycle with its decisions, the overrides and the running processes."""
     rows = [*_leader(state), *_last_cycle(state.last_cycle), *_failures(state.failures)]
-    decisions = state.last_cycle.decisions if state.last_cycle else ()
-    parts = [aligned(rows), _decisions_table(decisions), overrides_table(state.overrides)]
+    parts = [aligned(rows), _throttles_table(state), overrides_table(state.overrides)]
     return "\n\n".join(filter(None, [*parts, _members_table(state.members)]))
 
 
@@ -321,20 +331,43 @@ def _end(time: datetime | None, eta: datetime) -> str:
     return time.strftime("%H:%M:%S") if time.date() == eta.date() else time_words(time)
 
 
-def _decisions_table(decisions: Iterable[Decision]) -> str:
-    return rows_table(
-        {
-            "BROKER": str(d.broker_id),
-            "ROLE": d.role.value,
-            "RATE": about_rate(d.rate_bytes_per_second),
-            "REASON": d.reason.value,
-            "UTILIZATION": _rate_or_dash(d.utilization_bytes_per_second),
-            "CAPACITY": _rate_or_dash(d.capacity_bytes_per_second),
-            "CLIENTS": _rate_or_dash(d.client_bytes_per_second),
-            "KNOWN BY": _known_by(d),
-        }
-        for d in decisions
-    )
+def _throttles_table(state: ClusterState) -> str:
+    """Return the throttles in Kafka and the decisions of the last cycle, one row for each link side with either."""
+    throttles = state.current_throttles
+    decisions = {(d.broker_id, d.role): d for d in (state.last_cycle.decisions if state.last_cycle else ())}
+    sides = sorted({*throttles, *decisions}, key=lambda side: (side[0], side[1].value))
+    return rows_table(_throttle_row(*side, throttles.get(side), decisions.get(side)) for side in sides)
+
+
+def _throttle_row(
+    broker_id: int, role: ReplicaRole, throttle: Throttle | None, decision: Decision | None
+) -> dict[str, str]:
+    d = decision
+    return {
+        "BROKER": str(broker_id),
+        "ROLE": role.value,
+        "THROTTLE": "none" if throttle is None else _rate(throttle.rate_bytes_per_second),
+        "TARGET": _target_words(throttle, decision),
+        "REASON": d.reason.value if d else "not decided",
+        "UTILIZATION": _rate_or_dash(d.utilization_bytes_per_second if d else None),
+        "CAPACITY": _rate_or_dash(d.capacity_bytes_per_second if d else None),
+        "CLIENTS": _rate_or_dash(d.client_bytes_per_second if d else None),
+        "KNOWN BY": _known_by(d) if d else "-",
+    }
+
+
+def _target_words(throttle: Throttle | None, decision: Decision | None) -> str:
+    """Return the decided rate unless Kafka has it: with the end of the ramp to it, or that it is not written."""
+    rate = decision.rate_bytes_per_second if decision else None
+    if rate is None or (throttle is not None and throttle.rate_bytes_per_second == rate):
+        return "-"
+    if throttle is None or throttle.target_bytes_per_second != rate:
+        return f"{_rate(rate)}, not written"
+    return _rate(rate) + ("" if throttle.arrival_time is None else f" by {throttle.arrival_time:%H:%M:%SZ}")
+
+
+def _rate(rate: int) -> str:
+    return about_rate(rate) if rate else "0MB/s"
 
 
 _KNOWN_BY = {
@@ -357,7 +390,7 @@ def _known_by(decision: Decision) -> str:
 
 
 def _rate_or_dash(rate: int | None) -> str:
-    return "-" if rate is None else about_rate(rate)
+    return "-" if rate is None else _rate(rate)
 
 
 def time_words(time: datetime) -> str:

@@ -101,9 +101,9 @@ def _side_row(side: LinkSideOverview) -> dict[str, str]:
         "CAPACITY": _rate(side.capacity),
         "CLIENTS": _rate(side.clients),
         "REPLICATION": _rate(side.replication),
-        "THROTTLE": _rate(side.throttle),
+        "THROTTLE": "none" if side.throttle is None else rate_words(side.throttle),
         "HEADROOM": _rate(side.headroom),
-        "REASON": side.reason,
+        "REASON": f"{side.rise}: {side.reason}" if side.rise else side.reason,
     }
 
 

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from autothrottle_client import PlannerClient
+from autothrottle_client import ClusterState, PlannerClient, ReplicaRole
+from autothrottle_client.model import from_message
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -95,6 +96,19 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
 
         # The ramp takes 6 s. During one of 16 s, to 9 MB/s, a leader sometimes finished and lost its rate.
         set_override(admin, 6_000_000, broker_id=1005)
+        shown_during_ramp = []
+
+        def shows_the_rate_in_kafka() -> bool:
+            """Whether the state shows a rate on its way up, and Kafka the same rate before and after."""
+            described = kafka_cluster.described_configs(1005).get(FOLLOWER_RATE)
+            message = admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=60)
+            throttle = from_message(ClusterState, message).current_throttles[1005, ReplicaRole.FOLLOWER]
+            shown_during_ramp.append((described, throttle))
+            is_rising = throttle.target_bytes_per_second == 6_000_000 and throttle.arrival_time is not None
+            return is_rising and described == str(throttle.rate_bytes_per_second) != "4250000"
+
+        eventually(shows_the_rate_in_kafka, 5)
+        print(f"during the ramp, the broker and the state had {shown_during_ramp[-1]}")
         both = {(1005, LEADER_RATE): 6_000_000, **rates(4_250_000, 6_000_000)}
         watch.wait_until(lambda s: s.rates == both, 60, "the broker override beats it, in both roles")
         # The broker applies the last step of the ramp a moment after the controller has stored it.

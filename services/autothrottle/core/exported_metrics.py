@@ -160,7 +160,17 @@ INEFFECTIVE = ExportedMetric(
 )
 
 # Each broker in each of its roles in the reassignments.
-THROTTLE = ExportedMetric("autothrottle_throttle_bytes_per_second", "Throttle of the broker in this role", _SIDE)
+THROTTLE = ExportedMetric(
+    "autothrottle_throttle_bytes_per_second",
+    "Throttle of the broker in this role, as Kafka has it; also of brokers that take part in no reassignment",
+    _SIDE,
+)
+THROTTLE_TARGET = ExportedMetric(
+    "autothrottle_throttle_target_bytes_per_second",
+    "Rate that the last cycle decided; the throttle differs while it rises in steps, if it could not be written, and "
+    "in shadow mode",
+    _SIDE,
+)
 QUOTA_RATE = ExportedMetric(
     "autothrottle_throttled_replication_bytes_per_second",
     "Throttled replication as the broker's own quota measures it, with the fetches of in-sync replicas in its lists; "

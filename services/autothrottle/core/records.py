@@ -6,9 +6,10 @@ know is `Cycle`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.open_enum import OpenEnum
@@ -81,6 +82,60 @@ class Decision:
     """Seconds since the end of the metric's interval of that load, >= 0; None if `client_bytes_per_second` is None."""
     basis: Basis | None = None
     """The measurement on which the policy's rate is based; None for the original's formula."""
+
+
+LONGEST = timedelta(days=365)
+"""A longer duration counts as infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """The throttle of one broker in one role, as Kafka has it."""
+
+    broker_id: int
+    role: ReplicaRole
+    rate_bytes_per_second: BytesPerSecond
+    """As last read or written."""
+    target_bytes_per_second: BytesPerSecond | None = None
+    """The rate to which a ramp raises it in steps; None: it does not rise."""
+    arrival_time: datetime | None = None
+    """When the ramp arrives at its target, UTC, in whole seconds; None: it does not rise, or waits for a step."""
+
+    def move_time(self, size: int, growth: BytesPerSecond, at: datetime) -> timedelta | None:
+        """Return the time to copy bytes under this throttle; None: it would never end, or not within a year.
+
+        With a constant rate it is KIP-73's MoveTime, `size / (rate - growth)`. A rising rate is taken as linear.
+
+        Args:
+            size: bytes to copy, >= 0.
+            growth: produce traffic that counts against the throttle, bytes/s, >= 0.
+            at: UTC; from now on.
+
+        >>> from datetime import UTC
+        >>> noon = datetime(2026, 11, 2, 12, tzinfo=UTC)
+        >>> Throttle(7, ReplicaRole.LEADER, 15_000_000).move_time(3_600_000_000, 5_000_000, noon).total_seconds()
+        360.0
+        >>> rising = Throttle(7, ReplicaRole.LEADER, 10, 30, noon + timedelta(seconds=20))
+        >>> rising.move_time(400, 0, noon).total_seconds(), rising.move_time(700, 0, noon).total_seconds()
+        (20.0, 30.0)
+        >>> rising.move_time(150, 0, noon).total_seconds()
+        10.0
+        """
+        if size <= 0:
+            return timedelta(0)
+        start, end, rise = self.rate_bytes_per_second - growth, self.rate_bytes_per_second - growth, 0.0
+        if self.target_bytes_per_second is not None and self.arrival_time is not None:
+            end = self.target_bytes_per_second - growth
+            rise = max(0.0, (self.arrival_time - at).total_seconds())
+        if end <= 0:
+            return None
+        copied = (start + end) / 2 * rise
+        if copied < size:
+            seconds = rise + (size - copied) / end
+        else:
+            steepness = (end - start) / rise
+            seconds = (math.sqrt(start * start + 2 * steepness * size) - start) / steepness
+        return timedelta(seconds=seconds) if seconds < LONGEST.total_seconds() else None
 
 
 class OutcomeStatus(OpenEnum):
@@ -215,6 +270,10 @@ class Cycle:
     """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
     eta_is_static: bool = False
     """Whether `eta` is not measured yet, but computed as bytes left divided by the current throttles."""
+    throttles: tuple[Throttle, ...] = ()
+    """The throttles in Kafka at the end of the cycle, also those of other parties; ordered by broker and role."""
+    throttles_are_known: bool = False
+    """Whether `throttles` is complete; False: none were read yet, or the planner has an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +298,8 @@ class PlannerState:
     """Name of the Kafka cluster; "": unknown."""
     last_cycle_end: datetime | None = None
     """When the last cycle that this planner ran ended, UTC, also if it is not included; None: none yet."""
+    throttles: tuple[Throttle, ...] = ()
+    """The throttles that ramp steps have changed since the last cycle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
+from types import MappingProxyType
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.decision import (
     ActionResult,
@@ -25,7 +27,7 @@ from autothrottle.core.cycle.decision import (
 )
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings, TermState
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
-from autothrottle.core.forecast.progress import Remainder
+from autothrottle.core.forecast.progress import Remainder, with_static_eta
 from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.sources import ScheduleWindow, override_owner
 from autothrottle.core.operators.submission import SubmissionRequest
@@ -41,9 +43,10 @@ from autothrottle.core.records import (
     Pause,
     Reason,
     Submission,
+    Throttle,
 )
 from autothrottle.core.texts import capitalized
-from autothrottle.core.throttles.changes import Applied, Change
+from autothrottle.core.throttles.changes import Applied, Change, RampState
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.units import MEGABYTE
@@ -147,13 +150,17 @@ def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOu
         outcome: what the cycle has done.
     """
     decision = outcome.decision or CycleDecision(outcome.state, outcome.start, outcome.is_scheduled)
+    throttles = _throttles(settings, decision, outcome)
+    if throttles is not None:
+        remainder = with_static_eta(decision.remainder, decision.view.copying, throttles)
+        decision = replace(decision, remainder=remainder)
     opening = _ReportPart(reported) if outcome.decision is None else _of_decision(settings, reported, decision)
     opening = replace(opening, findings=(*opening.findings, *outcome.access_problems))
     ending = replace(opening, lines=())
     if outcome.results is not None and outcome.results.are_written:
-        ending = _of_results(settings, opening, decision, outcome.settled, outcome.results)
+        ending = _of_results(settings, opening, decision, outcome.settled, outcome.results, throttles or ())
     return CycleReport(
-        record=_record(settings, decision, outcome, ending.findings),
+        record=_record(settings, decision, outcome, ending.findings, throttles),
         decision=decision,
         term=outcome.state.term,
         settled=outcome.settled,
@@ -161,6 +168,17 @@ def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOu
         events=ending.events,
         reported=ending.reported,
     )
+
+
+def _throttles(
+    settings: PlannerSettings, decision: CycleDecision, outcome: CycleOutcome
+) -> tuple[Throttle, ...] | None:
+    """Return the throttles in Kafka after a cycle; None: the term has read none yet."""
+    term, written = outcome.state, outcome.results or outcome.observation
+    ramp = RampState(snapshot=decision.view.to_throttle) if settings.shadow else term.term.ramp
+    if written is None or not ramp.snapshot.version:
+        return None
+    return ramp.throttles(term.written, written.at, written.clock)
 
 
 def _of_decision(settings: PlannerSettings, reported: Reported, decision: CycleDecision) -> _ReportPart:
@@ -209,9 +227,15 @@ def _failure_lines(outcome: CycleOutcome) -> Iterator[LogLine]:
 
 
 def _of_results(
-    settings: PlannerSettings, opening: _ReportPart, decision: CycleDecision, settled: Settled, results: CycleResults
+    settings: PlannerSettings,
+    opening: _ReportPart,
+    decision: CycleDecision,
+    settled: Settled,
+    results: CycleResults,
+    throttles: Sequence[Throttle],
 ) -> _ReportPart:
-    """Report what was written and done."""
+    """Report what was written and done; `throttles` are those in Kafka afterwards."""
+    rising = {(t.broker_id, t.role): t for t in throttles if t.target_bytes_per_second is not None}
     reported, view = opening.reported, decision.view
     topics = frozenset(view.snapshot.topics).union(r.topic for r in view.unthrottled)
     announced = tuple(topic_lines(view.to_report))
@@ -225,7 +249,7 @@ def _of_results(
     texts = (
         *((done_line(done),) if done else ()),
         *_progress_texts(reported, decision, announced),
-        *rate_lines(decision.plan, settled.applied, decision.limits or settings.limits),
+        *rate_lines(decision.plan, settled.applied, decision.limits or settings.limits, rising),
         *removal_lines(decision.plan, settled.applied),
         *(would if would != reported.would else ()),
     )
@@ -243,7 +267,7 @@ def _of_results(
         findings=frozenset(shown),
         foreign=foreign,
     )
-    events = () if settings.shadow else tuple(_events(settings, reported, decision, settled, done, foreign))
+    events = () if settings.shadow else tuple(_events(settings, reported, decision, settled, done, foreign, rising))
     return _ReportPart(next_reported, lines, findings, events)
 
 
@@ -277,8 +301,9 @@ def _events(
     settled: Settled,
     done: Sequence[str],
     foreign: tuple[ForeignThrottle, ...],
+    rising: Mapping[LinkSide, Throttle],
 ) -> Iterator[Event]:
-    yield from change_events(decision.plan, decision.view.to_throttle, settled.applied, done)
+    yield from change_events(decision.plan, decision.view.to_throttle, settled.applied, done, rising)
     if decision.stalled:
         yield Event("Reassignment stalled", "\n".join(decision.stalled))
     ineffective = [
@@ -316,7 +341,11 @@ def _action_text(result: ActionResult, settled: Settled) -> str:
 
 
 def _record(
-    settings: PlannerSettings, decision: CycleDecision, outcome: CycleOutcome, findings: tuple[str, ...]
+    settings: PlannerSettings,
+    decision: CycleDecision,
+    outcome: CycleOutcome,
+    findings: tuple[str, ...],
+    throttles: tuple[Throttle, ...] | None,
 ) -> Cycle:
     remainder, term, settled = decision.remainder, decision.state.term, outcome.settled
     return Cycle(
@@ -339,6 +368,8 @@ def _record(
         eta_low=remainder.eta_low if remainder else None,
         eta_high=remainder.eta_high if remainder else None,
         eta_is_static=remainder.eta_is_static if remainder else False,
+        throttles=throttles or (),
+        throttles_are_known=throttles is not None,
     )
 
 
@@ -374,6 +405,8 @@ _REASONS = {
     Reason.STARVATION: "raised above the produce rate, or replication would never finish",
 }
 """The reasons of a rate that do not follow from the client load."""
+
+NOTHING_RISES: Mapping[LinkSide, Throttle] = MappingProxyType({})
 
 _ITEMS_SHOWN = 5_000
 """Maximum number of topics, brokers or rates in a line or an event."""
@@ -425,17 +458,27 @@ def topic_lines(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
-    """Return the lines that list the written rates and the reason of each."""
+def rate_lines(
+    plan: Plan, applied: Applied, limits: Limits, rising: Mapping[LinkSide, Throttle] = NOTHING_RISES
+) -> list[str]:
+    """Return the lines that list the decided rates, the reason of each, and how those that rise begin."""
     reported, lines = applied.reported, []
     for decision in plan.decisions:
         if (decision.broker_id, decision.role) in reported:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
             rate = f"{megabytes(decision.rate_bytes_per_second)}MB/s"
             lines.append(f"Replication throttle rate for {where} ({_basis(decision, limits)}): {rate}")
-            lines.append(f"Updated throttle on {where}")
+            throttle = rising.get((decision.broker_id, decision.role))
+            ramp = "" if throttle is None else f" to {megabytes(throttle.rate_bytes_per_second)}MB/s, {_rise(throttle)}"
+            lines.append(f"Updated throttle on {where}{ramp}")
             lines += [f"Client load of {where}: {load}" for load in _client_load(decision)]
     return lines
+
+
+def _rise(throttle: Throttle) -> str:
+    """Where a rising throttle goes, and when it is there."""
+    by = "" if throttle.arrival_time is None else f" by {throttle.arrival_time:%H:%M:%SZ}"
+    return f"rising to {megabytes(throttle.target_bytes_per_second or 0)}MB/s{by}"
 
 
 def _basis(decision: Decision, limits: Limits) -> str:
@@ -487,7 +530,13 @@ def done_line(done: Sequence[str]) -> str:
     return f"Topics done reassigning: {_bracketed(done)}"
 
 
-def change_events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]) -> list[Event]:
+def change_events(
+    plan: Plan,
+    snapshot: Snapshot,
+    applied: Applied,
+    done: Sequence[str],
+    rising: Mapping[LinkSide, Throttle] = NOTHING_RISES,
+) -> list[Event]:
     """Return the events of a cycle; none if it changed no rate and no reassignment ended."""
     events = [Event("Topics done reassigning", done_line(done))] if done else []
     roles = snapshot.participants
@@ -496,12 +545,12 @@ def change_events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequen
     out_of_band = [d for d in plan.decisions if d.role not in roles.get(d.broker_id, ())]
     if any((d.broker_id, d.role) in written for d in in_reassignment):
         text = (
-            "Replication throttles changes for brokers [ID, role, rate]: "
-            f"{_listed(in_reassignment)}\nTopics currently undergoing replication: {_bracketed(snapshot.topics)}"
+            f"Replication throttles changes for brokers [ID, role, rate]: {_listed(in_reassignment, rising)}\n"
+            f"Topics currently undergoing replication: {_bracketed(snapshot.topics)}"
         )
         events.append(Event("Broker replication throttle set", text))
     if any((d.broker_id, d.role) in written for d in out_of_band):
-        text = f"Replication throttle overrides for brokers [ID, role, rate]: {_listed(out_of_band)}"
+        text = f"Replication throttle overrides for brokers [ID, role, rate]: {_listed(out_of_band, rising)}"
         events.append(Event("Broker level throttle override(s) configured", text))
     brokers = _unthrottled(plan, applied)
     if brokers or (applied.topics_cleared and not snapshot.reassignments):
@@ -513,9 +562,16 @@ def change_events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequen
     return events
 
 
-def _listed(decisions: Sequence[Decision]) -> str:
-    shown = (f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate_bytes_per_second)}]" for d in decisions[:_ITEMS_SHOWN])
+def _listed(decisions: Sequence[Decision], rising: Mapping[LinkSide, Throttle]) -> str:
+    shown = (f"[{d.broker_id}, {d.role.value}, {_listed_rate(d, rising)}]" for d in decisions[:_ITEMS_SHOWN])
     return ", ".join(shown) + _more(decisions, ", ")
+
+
+def _listed_rate(decision: Decision, rising: Mapping[LinkSide, Throttle]) -> str:
+    throttle = rising.get((decision.broker_id, decision.role))
+    if throttle is None:
+        return megabytes(decision.rate_bytes_per_second)
+    return f"{megabytes(throttle.rate_bytes_per_second)}, {_rise(throttle)}"
 
 
 _UP_TO_DATE = "throttles are up to date"

@@ -25,7 +25,7 @@ from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLe
 from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.operators.requests import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.operators.submission import Targets, named, postponement, proposal, with_one_exchange
-from autothrottle.core.records import Cycle, PlannerState, Submission
+from autothrottle.core.records import Cycle, PlannerState, Submission, Throttle
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.cycle_records import CycleInputs
 from autothrottle.core.scoring.decision_records import LogSettings
@@ -244,6 +244,8 @@ class Planner:
         self._failures = Counter(_NO_FAILURES)
         """Unexpected failures in a row."""
         self._cycles: deque[Cycle] = deque(maxlen=_CYCLES_KEPT)
+        self._stepped: tuple[Cycle | None, tuple[Throttle, ...]] = None, ()
+        """The throttles that ramp steps have changed since a cycle, and that cycle. One value for other threads."""
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
         self._watches = [
@@ -384,7 +386,7 @@ class Planner:
     def state(self) -> PlannerState:
         """Return the leader and the last cycle of this planner."""
         term = self._dependencies.election.term
-        leader, last_cycle = self._leader_of(term), self._last_cycle
+        leader, last_cycle, (cycle, throttles) = self._leader_of(term), self._last_cycle, self._stepped
         return PlannerState(
             leading=term is not None,
             term=leader.fence if leader else 0,
@@ -395,6 +397,7 @@ class Planner:
             leader_host=leader.host if leader else "",
             cluster_name=self._settings.cluster,
             last_cycle_end=last_cycle.end_time if last_cycle else None,
+            throttles=throttles if cycle is last_cycle else (),
         )
 
     def samples(self) -> Iterator[MetricSample]:
@@ -547,7 +550,15 @@ class Planner:
             if settled.refused:
                 self._retry_step(f"{settled.refused[0].resource}: {settled.refused[0].reason}")
             self._metrics.note_writes(settled.outcomes)
+            self._note_throttles(decision.at, clock)
         self._schedule_step()
+
+    def _note_throttles(self, at: datetime, clock: float) -> None:
+        """Note the throttles in Kafka after a ramp step, for the state and the metrics."""
+        throttles, last_cycle = self._state.term.ramp.throttles(self._state.written, at, clock), self._last_cycle
+        of_cycle = frozenset(last_cycle.throttles if last_cycle else ())
+        self._stepped = last_cycle, tuple(throttle for throttle in throttles if throttle not in of_cycle)
+        self._metrics.note_throttles(throttles)
 
     def _retry_step(self, reason: str) -> None:
         log.warning("Ramp step failed; the next cycle retries it: %s", reason)

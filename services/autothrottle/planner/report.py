@@ -22,7 +22,7 @@ from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, ExportedMetric, MetricSample
 from autothrottle.core.operators.sources import unreadable_entries
-from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
+from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus, Throttle
 from autothrottle.core.scoring.cycle_records import CycleInputs, LoggedCycle, RampStep
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.planner.calls import LONGEST_METRICS_WAIT
@@ -209,6 +209,8 @@ class PlannerMetrics:
         self._duration = timedelta(0)
         self._last: CycleReport | None = None
         """The last cycle without an error."""
+        self._throttles: tuple[Throttle, ...] = ()
+        """The throttles in Kafka as of the last cycle without an error, or of the last ramp step after it."""
 
     def note_idle(self) -> None:
         """Note that no cycle is due: a term begins, or this planner does not lead."""
@@ -222,8 +224,12 @@ class PlannerMetrics:
         self.note_writes(record.outcomes)
         if record.error:
             return
-        self._last = report
+        self._last, self._throttles = report, record.throttles
         self._succeeded_at = self._clock()
+
+    def note_throttles(self, throttles: tuple[Throttle, ...]) -> None:
+        """Note the throttles in Kafka after a ramp step."""
+        self._throttles = throttles
 
     def note_writes(self, outcomes: Iterable[Outcome]) -> None:
         """Count the outcomes of config changes."""
@@ -248,7 +254,11 @@ class PlannerMetrics:
         if fence and last is not None and last.record.term == fence:
             yield exported.CYCLE_DURATION.sample(self._duration.total_seconds())
             yield from _of_cycle(last, self._now())
-            yield from _of_brokers(last, self._now(), self._broker_pools())
+            pools = self._broker_pools()
+            for throttle in self._throttles:
+                labels = throttle.broker_id, throttle.role.value, pools.get(throttle.broker_id, "")
+                yield exported.THROTTLE.sample(throttle.rate_bytes_per_second, *labels)
+            yield from _of_brokers(last, self._now(), pools)
 
 
 def _of_cycle(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
@@ -300,10 +310,7 @@ def _of_brokers(last: CycleReport, now: datetime, pools: Mapping[int, str]) -> I
 def _of_side(decision: Decision, last: CycleReport) -> Iterator[tuple[ExportedMetric, float | None]]:
     """The values of a link side; None: unknown."""
     load, role = last.decision.loads.brokers.get(decision.broker_id), decision.role
-    yield (
-        exported.THROTTLE,
-        decision.current_rate_bytes_per_second if last.record.shadow else decision.rate_bytes_per_second,
-    )
+    yield exported.THROTTLE_TARGET, decision.rate_bytes_per_second
     quota_rate = last.decision.loads.quota_rates.get((decision.broker_id, role))
     yield exported.QUOTA_RATE, quota_rate.rate if quota_rate else None
     yield exported.CAPACITY, load.capacity.of(role) if load else None

@@ -549,6 +549,7 @@ class GetClusterStateResponse(_message.Message):
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     LAST_CYCLE_END_FIELD_NUMBER: _builtins.int
+    THROTTLES_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The newest term."""
     leader_address: _builtins.str
@@ -595,6 +596,10 @@ class GetClusterStateResponse(_message.Message):
         only when this time has changed. Absent: no cycle has run yet, or the planner has an earlier version.
         """
 
+    @_builtins.property
+    def throttles(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Throttle]:
+        """The throttles that ramp steps have changed since the last cycle, as they are now. They replace those of the cycle."""
+
     def __init__(
         self,
         *,
@@ -611,10 +616,11 @@ class GetClusterStateResponse(_message.Message):
         cluster_name: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         last_cycle_end: _timestamp_pb2.Timestamp | None = ...,
+        throttles: _abc.Iterable[_types_pb2.Throttle] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_since", b"leader_since", "pause", b"pause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term", "throttles", b"throttles", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

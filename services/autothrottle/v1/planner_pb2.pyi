@@ -287,6 +287,7 @@ class GetStateResponse(_message.Message):
     LEADER_HOST_FIELD_NUMBER: _builtins.int
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     LAST_CYCLE_END_FIELD_NUMBER: _builtins.int
+    THROTTLES_FIELD_NUMBER: _builtins.int
     leading: _builtins.bool
     """Whether this planner leads."""
     term: _builtins.int
@@ -313,6 +314,10 @@ class GetStateResponse(_message.Message):
     def last_cycle_end(self) -> _timestamp_pb2.Timestamp:
         """When the last cycle that this planner ran ended, also if the request set `without_cycle`. Absent: none."""
 
+    @_builtins.property
+    def throttles(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Throttle]:
+        """The throttles that ramp steps have changed since the last cycle, as they are now."""
+
     def __init__(
         self,
         *,
@@ -325,10 +330,11 @@ class GetStateResponse(_message.Message):
         leader_host: _builtins.str = ...,
         cluster_name: _builtins.str = ...,
         last_cycle_end: _timestamp_pb2.Timestamp | None = ...,
+        throttles: _abc.Iterable[_types_pb2.Throttle] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_since", b"leader_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "leading", b"leading", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "leading", b"leading", "term", b"term", "throttles", b"throttles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

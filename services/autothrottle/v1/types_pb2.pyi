@@ -273,7 +273,9 @@ class Decision(_message.Message):
     role: Global___ReplicaRole.ValueType
     """The role that the rate limits."""
     rate_bytes_per_second: _builtins.int
-    """Bytes per second, >= 0; 0 stops replication."""
+    """Bytes per second, >= 0; 0 stops replication. A raise is written in steps: `throttles` of the cycle and of the state
+    have the rate in Kafka.
+    """
     reason: Global___Decision.Reason.ValueType
     """Why the rate was chosen."""
     current_rate_bytes_per_second: _builtins.int
@@ -337,6 +339,48 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_bytes_per_second) -> _WhichOneofReturnType__utilization_bytes_per_second | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class Throttle(_message.Message):
+    """The throttle of one broker in one role, as Kafka has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    RATE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    TARGET_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    ARRIVAL_TIME_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id, >= 0."""
+    role: Global___ReplicaRole.ValueType
+    """The role that the rate limits."""
+    rate_bytes_per_second: _builtins.int
+    """The rate in Kafka as last read or written, in bytes per second."""
+    target_bytes_per_second: _builtins.int
+    """The rate to which the planner raises it in steps, in bytes per second. Absent: it does not rise."""
+    @_builtins.property
+    def arrival_time(self) -> _timestamp_pb2.Timestamp:
+        """When it arrives at the target, in whole seconds. Absent: it does not rise, or waits for its next step."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        role: Global___ReplicaRole.ValueType = ...,
+        rate_bytes_per_second: _builtins.int = ...,
+        target_bytes_per_second: _builtins.int | None = ...,
+        arrival_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target_bytes_per_second", b"_target_bytes_per_second", "arrival_time", b"arrival_time", "target_bytes_per_second", b"target_bytes_per_second"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target_bytes_per_second", b"_target_bytes_per_second", "arrival_time", b"arrival_time", "broker_id", b"broker_id", "rate_bytes_per_second", b"rate_bytes_per_second", "role", b"role", "target_bytes_per_second", b"target_bytes_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__target_bytes_per_second: _TypeAlias = _typing.Literal["target_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__target_bytes_per_second: _TypeAlias = _typing.Literal["_target_bytes_per_second", b"_target_bytes_per_second"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_bytes_per_second) -> _WhichOneofReturnType__target_bytes_per_second | None: ...
+
+Global___Throttle: _TypeAlias = Throttle  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):
@@ -567,6 +611,8 @@ class Cycle(_message.Message):
     ETA_LOW_FIELD_NUMBER: _builtins.int
     ETA_HIGH_FIELD_NUMBER: _builtins.int
     ETA_IS_STATIC_FIELD_NUMBER: _builtins.int
+    THROTTLES_FIELD_NUMBER: _builtins.int
+    THROTTLES_ARE_KNOWN_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The fence of the term that ran it."""
     number: _builtins.int
@@ -585,6 +631,8 @@ class Cycle(_message.Message):
     """Whether `eta` is a forecast without measured rates: bytes left divided by the current throttles (KIP-73's move
     time).
     """
+    throttles_are_known: _builtins.bool
+    """Whether `throttles` is complete. False: none were read yet, or the planner has an earlier version."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -631,6 +679,10 @@ class Cycle(_message.Message):
     def eta_high(self) -> _timestamp_pb2.Timestamp:
         """Latest such time, by the same spread. Absent: unknown."""
 
+    @_builtins.property
+    def throttles(self) -> _containers.RepeatedCompositeFieldContainer[Global___Throttle]:
+        """The throttles of all brokers in Kafka at the end of the cycle, also those of other parties, by broker and role."""
+
     def __init__(
         self,
         *,
@@ -653,10 +705,12 @@ class Cycle(_message.Message):
         eta_low: _timestamp_pb2.Timestamp | None = ...,
         eta_high: _timestamp_pb2.Timestamp | None = ...,
         eta_is_static: _builtins.bool = ...,
+        throttles: _abc.Iterable[Global___Throttle] | None = ...,
+        throttles_are_known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "pause", b"pause", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "eta_high", b"eta_high", "eta_is_static", b"eta_is_static", "eta_low", b"eta_low", "findings", b"findings", "foreign_throttles", b"foreign_throttles", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "eta_high", b"eta_high", "eta_is_static", b"eta_is_static", "eta_low", b"eta_low", "findings", b"findings", "foreign_throttles", b"foreign_throttles", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "throttles", b"throttles", "throttles_are_known", b"throttles_are_known", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
     _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015

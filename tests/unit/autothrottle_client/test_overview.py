@@ -26,6 +26,7 @@ from autothrottle_client import (
     ReassigningTopic,
     Reassignments,
     ReplicaRole,
+    Throttle,
 )
 from autothrottle_client.explanation import explanation
 from autothrottle_client.overview import Overview, overview, reason_words
@@ -73,10 +74,49 @@ def test_the_link_side_that_needs_the_longest_time_limits_the_reassignment() -> 
     )
 
 
+RISING = Throttle(1006, ReplicaRole.FOLLOWER, mb(10), mb(34), NOON + timedelta(seconds=22))
+IN_KAFKA = replace(CYCLE, throttles=(Throttle(1001, ReplicaRole.LEADER, mb(60)), RISING), throttles_are_known=True)
+
+
+def test_a_rising_throttle_is_shown_with_its_target_and_the_end_takes_the_ramp_into_account() -> None:
+    """The target was shown as the throttle, and the end was computed with it."""
+    current = seen(state(IN_KAFKA))
+    leader, _, follower = current.sides
+    assert (leader.throttle, leader.rise) == (mb(60), None)
+    assert (follower.throttle, str(follower.rise)) == (mb(10), "rising to 34MB/s by 12:00:22Z")
+    # 22 s at a mean of 22 MB/s copy 0.48 GB; the other 2.52 GB take 74 s.
+    assert current.limited_by == (
+        "Broker 1006 [follower] has 3.00 GB to receive at a throttle of 10MB/s, rising to 34MB/s by 12:00:22Z: at "
+        "least 1 min 36 s"
+    )
+    assert explanation(state(IN_KAFKA), 1006)[0] == (
+        "Broker 1006 [follower] may receive 10MB/s of replication now, rising to 34MB/s by 12:00:22Z: the policy's "
+        "rate (38 % of the 89MB/s that clients leave free)."
+    )
+
+
+def test_a_rate_that_is_not_written_is_not_shown_as_the_throttle() -> None:
+    unwritten = replace(IN_KAFKA, throttles=(Throttle(1001, ReplicaRole.LEADER, mb(5)),))
+    leader, _, follower = seen(state(unwritten)).sides
+    assert leader.throttle == mb(5) and leader.reason.startswith("60MB/s is decided, but not written: the policy's")
+    assert follower.throttle is None and follower.reason.startswith("34MB/s is decided, but not written: the policy's")
+    assert explanation(state(unwritten), 1006)[0].startswith(
+        "Broker 1006 [follower] has no throttle in Kafka; 34MB/s is decided, but not written: the policy's rate"
+    )
+
+
+def test_throttles_without_a_decision_are_shown_during_a_pause() -> None:
+    paused = state(replace(IN_KAFKA, decisions=()), pause=Pause(PauseMode.KEEP))
+    assert seen(paused).sides[-1].throttle == mb(10)
+    assert seen(paused).sides[-1].reason == "as before: the planner is paused"
+    line = "Broker 1006 [follower] has a throttle of 10MB/s: as before: the planner is paused."
+    assert line in explanation(paused, 1006)
+
+
 def test_a_throttle_of_zero_limits_without_an_end() -> None:
     stopped = replace(FOLLOWER, rate_bytes_per_second=0, reason=Reason.OVER_CAPACITY)
     words = seen(state(replace(CYCLE, decisions=(LEADER, stopped)))).limited_by
-    assert words.endswith("its throttle of 0MB/s does not let it end")
+    assert words.endswith("its throttle of 0MB/s does not let it end within a year")
 
 
 def test_fresh_bytes_left_and_eta_beat_those_of_the_last_cycle() -> None:

@@ -33,6 +33,7 @@ from autothrottle_client import (
     Member,
     Reason,
     ReplicaRole,
+    Throttle,
     tables,
 )
 from autothrottle_client.texts import format_rate, parse_expiry, parse_rate, parse_span
@@ -268,6 +269,7 @@ def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pyt
         "term",
         "leader_address",
         "leader_host",
+        "throttles",
         "cluster_name",
         "warnings",
         "leader_since",
@@ -499,7 +501,7 @@ def test_the_state_shows_decisions_and_findings_without_control_characters() -> 
     decision = Decision(1001, ReplicaRole.LEADER, mb(126), Reason.HEADROOM, utilization_bytes_per_second=mb(80))
     cycle = Cycle(2, 9, NOON, NOON, "interval", "1 rate set", ("t1",), (decision,), findings=("bell \x1b[2J",))
     text = tables.state_text(ClusterState(2, "h:1", cycle, ()))
-    assert "1001    leader  126MB/s  headroom  80MB/s       -         -        -" in text
+    assert "1001    leader  126MB/s   -       headroom  80MB/s       -         -        -" in text
     assert "finding     bell ?[2J" in text
     assert text.endswith("no throttle override is set")
     assert tables.cycle_line(cycle) == "2026-11-02T12:00:00Z  2/9  interval: 1 rate set"
@@ -530,7 +532,24 @@ def test_names_and_reasons_of_the_server_cannot_control_the_terminal(
 def test_measured_rates_are_shown_with_two_decimals() -> None:
     used = Decision(1001, ReplicaRole.LEADER, 72_000_001, Reason.HEADROOM, utilization_bytes_per_second=43_627_779)
     cycle = Cycle(2, 9, NOON, NOON, "interval", "1 rate set", ("t1",), (used,))
-    assert "1001    leader  72MB/s  headroom  43.63MB/s" in tables.state_text(ClusterState(2, "h:1", cycle, ()))
+    assert "1001    leader  72MB/s    -       headroom  43.63MB/s" in tables.state_text(
+        ClusterState(2, "h:1", cycle, ())
+    )
+
+
+def test_the_state_shows_the_throttles_in_kafka_beside_the_decided_rates() -> None:
+    follower = ReplicaRole.FOLLOWER
+    decisions = tuple(Decision(broker_id, follower, mb(70), Reason.HEADROOM) for broker_id in (1001, 1002, 1003))
+    throttles = (Throttle(1001, follower, mb(19)), Throttle(1003, follower, mb(5)), Throttle(1004, follower, mb(3)))
+    cycle = Cycle(2, 9, NOON, NOON, "interval", "s", ("t1",), decisions, throttles=throttles, throttles_are_known=True)
+    rising = Throttle(1001, follower, mb(21), mb(70), NOON + timedelta(seconds=20))
+    text = tables.state_text(ClusterState(2, "h:1", cycle, (), throttles=(rising,)))
+    assert [re.split("  +", line)[2:5] for line in text.splitlines() if re.match(r"100\d", line)] == [
+        ["21MB/s", "70MB/s by 12:00:20Z", "headroom"],
+        ["none", "70MB/s, not written", "headroom"],
+        ["5MB/s", "70MB/s, not written", "headroom"],
+        ["3MB/s", "-", "not decided"],
+    ]
 
 
 def test_the_state_shows_client_load_and_its_source() -> None:

@@ -40,7 +40,7 @@ def test_the_text_says_what_moves_and_why() -> None:
         "BROKER  ROLE      CAPACITY  CLIENTS  REPLICATION  THROTTLE  HEADROOM  REASON",
         "1001    leader    100MB/s   20MB/s   20MB/s       60MB/s    60MB/s    the policy's rate (75 % of the 80MB/s "
         "that clients leave free)",
-        "1002    leader    -         -        -            -         -         the last cycle decided no rate for it",
+        "1002    leader    -         -        -            none      -         the last cycle decided no rate for it",
         "1006    follower  100MB/s   11MB/s   20MB/s       34MB/s    69MB/s    the policy's rate (38 % of the 89MB/s "
         "that clients leave free)",
         "",

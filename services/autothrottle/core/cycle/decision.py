@@ -142,7 +142,7 @@ class CycleDecision:
     scheduled: bool
     view: SnapshotViews = SnapshotViews()  # noqa: RUF009 (frozen)
     remainder: Remainder | None = None
-    """Bytes left to copy, with the ETA. None: no reassignment runs, or they are unknown."""
+    """Bytes left to copy, with the measured ETA. None: no reassignment runs, or they are unknown."""
     pause: Pause | None = None
     overrides: Overrides = Overrides()  # noqa: RUF009 (frozen)
     """The active overrides."""

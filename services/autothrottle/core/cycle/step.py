@@ -28,7 +28,7 @@ from autothrottle.core.cycle.input import (
 )
 from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
-from autothrottle.core.forecast.progress import Remainder, remainder, with_static_eta
+from autothrottle.core.forecast.progress import remainder
 from autothrottle.core.operators.requests import (
     awaited_submission,
     ended_requests,
@@ -196,7 +196,7 @@ def _with_throttles(
         cycle.at,
         cycle.observation.scheduled,
         view=cycle.view,
-        remainder=_bytes_left(cycle.view, throttles),
+        remainder=remainder(cycle.view.copying),
         pause=cycle.sources.pause,
         overrides=cycle.overrides,
         loads=throttles.loads,
@@ -251,14 +251,6 @@ def ramp_steps(state: ControllerState, at: datetime, clock: float) -> CycleDecis
     steps = () if is_paused else term.ramp.steps(state.written, at, clock, term.fence, term.cycles)
     view = SnapshotViews(term.ramp.snapshot)
     return CycleDecision(state, at, scheduled=False, view=view, ramp=term.ramp, changes=steps, between_cycles=True)
-
-
-def _bytes_left(view: SnapshotViews, throttles: ThrottleDecision) -> Remainder | None:
-    bytes_left = remainder(view.copying)
-    if throttles.limits is None:
-        return bytes_left
-    rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in throttles.plan.decisions}
-    return with_static_eta(bytes_left, view.copying, rates)
 
 
 def _unreadable(snapshot: Snapshot, writes: Contribution) -> Contribution:

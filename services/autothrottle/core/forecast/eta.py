@@ -25,7 +25,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress, TopicProgress, link_sides_of
 from autothrottle.core.cluster.snapshot import NO_LEADER, LogSizes, TopicPartition, TopicReassignment
 from autothrottle.core.errors import Invalid
-from autothrottle.core.records import Decision, Estimate, LinkSideEstimate
+from autothrottle.core.records import LONGEST, Decision, Estimate, LinkSideEstimate, Throttle
 from autothrottle.core.units import BytesPerSecond, megabytes_per_second
 
 SHORTEST_SPAN = timedelta(seconds=15)
@@ -41,13 +41,6 @@ _DEVIATIONS = 2.0
 """Half width of the interval, in standard errors of the mean rate."""
 
 _Time = TypeVar("_Time", datetime, timedelta)
-
-Rates = Mapping[LinkSide, BytesPerSecond]
-"""Link side -> its throttle, bytes/s."""
-
-
-LONGEST = timedelta(days=365)
-"""A longer duration counts as infinite."""
 
 
 class Forecast(NamedTuple):
@@ -202,23 +195,25 @@ def _earlier(time: datetime | None, bound: datetime | None) -> datetime | None:
     return time if time is None or bound is None else min(time, bound)
 
 
-def static_end(progress: Progress, moving: Collection[Flow], rates: Rates) -> datetime | None:
+def static_end(progress: Progress, moving: Collection[Flow], throttles: Mapping[LinkSide, Throttle]) -> datetime | None:
     """Return the end of a reassignment that has just started, if its throttles stay; None: it started earlier.
 
-    It is KIP-73's MoveTime of the slowest link side: `left / (throttle - produced)`.
+    It is KIP-73's MoveTime of the slowest link side: `left / (throttle - produced)`. A ramp counts as planned.
 
     Args:
         progress: the progress; must contain every active flow.
         moving: the active flows.
-        rates: the current throttles; a link side without a throttle is never the slowest.
+        throttles: the throttles in Kafka; a link side without a throttle is never the slowest.
     """
     counts = [progress.flows.get(flow) for flow in moving]
     if any(count is None or count.at - count.since >= 2 * SHORTEST_SPAN for count in counts):
         return None
-    traffic = [(progress.link_traffic[side], rates[side]) for side in link_sides_of(moving) if side in rates]
-    times = [move_time(part.bytes_left, rate, round(part.produced)) for part, rate in traffic]
-    longest = _last(times)
-    return progress.at + longest if progress.at and longest is not None else None
+    at = progress.at
+    if at is None:
+        return None
+    traffic = [(progress.link_traffic[side], throttles[side]) for side in link_sides_of(moving) if side in throttles]
+    longest = _last([throttle.move_time(part.bytes_left, round(part.produced), at) for part, throttle in traffic])
+    return None if longest is None else at + longest
 
 
 def move_ratio(partitions: int, total_partitions: int) -> float:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import NO_LEADER, REMEMBERED, SET_BACK, LogSizes, Snapshot, TopicReassignment
-from autothrottle.core.forecast.eta import Forecast, Rates, forecast_all, last_of, sizes_needed, static_end, with_topics
+from autothrottle.core.forecast.eta import Forecast, forecast_all, last_of, sizes_needed, static_end, with_topics
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging
-from autothrottle.core.records import Decision
+from autothrottle.core.records import Decision, Throttle
 from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.replication import LONGEST_STRETCH
@@ -98,11 +98,12 @@ def _end(topics: Collection[str], progress: Progress) -> Forecast:
     return last_of(Forecast(topic.eta, topic.eta_low, topic.eta_high) for topic in progress_of_topics)
 
 
-def with_static_eta(remainder: Remainder | None, snapshot: Snapshot, rates: Rates) -> Remainder | None:
-    """Return the remainder with an ETA from the throttles, if a new reassignment has no measured ETA yet."""
+def with_static_eta(remainder: Remainder | None, snapshot: Snapshot, throttles: Iterable[Throttle]) -> Remainder | None:
+    """Return the remainder with an ETA from the throttles in Kafka, if a new reassignment has no measured ETA yet."""
     if remainder is None or remainder.eta is not None or remainder.unknown_flows or snapshot.progress is None:
         return remainder
-    end = static_end(snapshot.progress, snapshot.running_flows, rates)
+    sides = {(throttle.broker_id, throttle.role): throttle for throttle in throttles}
+    end = static_end(snapshot.progress, snapshot.running_flows, sides)
     return remainder if end is None else replace(remainder, eta=end, eta_is_static=True)
 
 

@@ -33,7 +33,7 @@ from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
-from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus, Throttle
 from autothrottle.core.throttles.ownership import (
     LONGEST_PACE,
     PACE,
@@ -603,6 +603,27 @@ class RampState:
         last = min(self.raised.get(side, now) for side in rising)
         return timedelta(seconds=max(0.0, last + interval - now if interval <= longest else longest))
 
+    def throttles(self, history: WriteHistory, at: datetime, now: float) -> tuple[Throttle, ...]:
+        """Return the throttles of all brokers as the last write left them, by broker and role.
+
+        Args:
+            history: the recent writes.
+            at: UTC.
+            now: monotonic time at the same moment, in seconds.
+        """
+        rising, records, interval = self._rising(), self.snapshot.rate_records, self._interval(history, now)
+        throttles = []
+        for broker_id, role in sorted(self.snapshot.rates, key=lambda side: (side[0], side[1].value)):
+            rate = self.snapshot.rates[broker_id, role]
+            target = records[broker_id, role].target if (broker_id, role) in rising else None
+            if target is None or int(target) <= rate:
+                throttles.append(Throttle(broker_id, role, rate))
+                continue
+            wait = self.raised.get((broker_id, role), now) - now + _ramp_seconds(rate, int(target), interval)
+            arrival = None if math.isinf(wait) else _whole_seconds(at + timedelta(seconds=max(wait, 0.0)))
+            throttles.append(Throttle(broker_id, role, rate, int(target), arrival))
+        return tuple(throttles)
+
     def _rising(self) -> set[LinkSide]:
         """Link sides whose rate is below its target in the plan."""
         sides = {(decision.broker_id, decision.role) for decision in self.plan.decisions}
@@ -618,6 +639,22 @@ class RampState:
         if steps < 1:
             return math.inf
         return min(max(RISE.total_seconds() / (steps / 2), PACE.total_seconds()), LONGEST_PACE.total_seconds())
+
+
+def _ramp_seconds(rate: int, target: int, interval: float) -> float:
+    """Return the time from one step to the last one, in seconds; inf: there is no budget for steps.
+
+    >>> _ramp_seconds(30, 90, 1.0)
+    20.0
+    """
+    if math.isinf(interval):
+        return interval
+    return interval * math.ceil((target - rate) / math.ceil(target * interval / RISE.total_seconds()))
+
+
+def _whole_seconds(time: datetime) -> datetime:
+    """Return a time rounded up to a second, so that each step of a ramp gives the same one."""
+    return (time + timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
 def applied(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> tuple[Change, ...]:

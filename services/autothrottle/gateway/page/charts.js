@@ -7,10 +7,16 @@ const percent = (share) => `${(100 * Math.min(1, Math.max(0, share))).toFixed(2)
 
 // --- One link side as a stacked bar ----------------------------------------------------------------------------------
 
+/** Where a throttle that rises in steps goes: `rising to 34.0 MB/s by 03:12:45`; empty: it does not rise. */
+export function rise(side) {
+  if (!side.rise) return "";
+  return `rising to ${rate(side.rise.target)}${side.rise.arrival ? ` by ${clock(side.rise.arrival)}` : ""}`;
+}
+
 /** What a bar shows, in words. */
 export function barText(side) {
   const parts = [`clients ${rate(side.clients)}`, `replication ${rate(side.replication)}`];
-  if (side.throttle !== null) parts.push(`throttle ${rate(side.throttle)}`);
+  if (side.throttle !== null) parts.push([`throttle ${rate(side.throttle)}`, rise(side)].filter(Boolean).join(" "));
   if (side.headroom !== null) parts.push(`free ${rate(side.headroom)}`);
   return `${parts.join(", ")}, of ${rate(side.capacity)}`;
 }

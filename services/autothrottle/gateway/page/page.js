@@ -3,7 +3,7 @@
 import { decommission, limitClients, pause, removeOverride, resume, scope, setOverride, submitFile } from "./actions.js";
 import { announcement, cycleText, facts, headline, problems, progress, title } from "./answer.js";
 import { logIn, logOut, readSession } from "./api.js";
-import { bar, flowMap, legend } from "./charts.js";
+import { bar, flowMap, legend, rise } from "./charts.js";
 import { ask } from "./dialogs.js";
 import { byId, h, render, setText } from "./dom.js";
 import { bytes, clock, count, duration, listed, megabytes, rate, whole, zone } from "./format.js";
@@ -169,12 +169,12 @@ const sideTable = new Table({
   columns: [
     { title: "Broker", width: "80px", sort: (side) => side.broker, cell: (side) => panelButton(side.broker), isFixed: true, isHeader: true },
     { title: "Direction", width: "96px", sort: (side) => side.role, cell: (side) => (side.role === "leader" ? "outbound" : "inbound") },
-    { title: "Throttle", width: "92px", isNumber: true, sort: (side) => side.throttle, cell: (side) => h("b", {}, megabytes(side.throttle)) },
+    { title: "Throttle", width: "92px", isNumber: true, sort: (side) => side.throttle, cell: (side) => h("b", {}, side.throttle === null ? "none" : megabytes(side.throttle)) },
     { title: "Link", width: "minmax(180px, 1fr)", cell: bar },
     { title: "Clients", width: "84px", isNumber: true, sort: (side) => side.clients, cell: (side) => number(side.clients) },
     { title: "Copies", width: "84px", isNumber: true, sort: (side) => side.replication, cell: (side) => number(side.replication) },
     { title: "Headroom", width: "104px", isNumber: true, sort: (side) => side.headroom, cell: (side) => number(side.headroom) },
-    { title: "Why this throttle", width: "minmax(220px, 1.4fr)", sort: (side) => side.reason, cell: (side) => clamp(side.reason) },
+    { title: "Why this throttle", width: "minmax(220px, 1.4fr)", sort: (side) => side.reason, cell: (side) => clamp([rise(side), side.reason].filter(Boolean).join(": ")) },
   ],
   keyOf: (side) => `${side.broker} ${side.role}`,
   textOf: (side) => `${side.broker} ${side.role} ${side.role === "leader" ? "outbound" : "inbound"} ${side.reason}`,

@@ -348,8 +348,8 @@ def test_large_events_are_sent_less_often() -> None:
     for _ in range(13):
         live._poll()
     sides = live._messages["sides"]
-    assert 400_000 < len(sides.data) < 450_000
-    assert sides.version == 1 + 12 // 4
+    assert 400_000 < len(sides.data) < 460_000
+    assert sides.version == 1 + 12 // 5
 
 
 def test_a_value_that_cannot_be_encoded_keeps_the_other_events(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,12 +18,13 @@ from autothrottle.core.cycle.input import ControllerState, PlannerSettings
 from autothrottle.core.cycle.step import ramp_steps, settle
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.sources import StoredOverride
-from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
+from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason, Throttle
 from autothrottle.core.throttles import changes
 from autothrottle.core.throttles.changes import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from autothrottle.planner.loop import Trigger, Triggers
 from autothrottle.ports.kafka import Term
+from autothrottle_client import ClusterState
 from autothrottle_lab.simulation.link import ThrottleMeter
 from tests import builders
 from tests.builders import NOON, eventually, mb
@@ -85,12 +86,40 @@ def test_a_ramp_is_logged_once_and_posted_once(bench: Bench, caplog: pytest.LogC
     bench.cycle()
     lines = [line for line in caplog.messages if "broker 1003 [follower]" in line and line.startswith("Repl")]
     assert [line.rpartition(" ")[2] for line in lines] == ["27.00MB/s", "81.00MB/s"]
-    assert caplog.messages.count("Updated throttle on broker 1003 [follower]") == 2
+    updates = [line for line in caplog.messages if line.startswith("Updated throttle on broker 1003 [follower]")]
+    assert updates == [
+        "Updated throttle on broker 1003 [follower]",
+        "Updated throttle on broker 1003 [follower] to 29.70MB/s, rising to 81.00MB/s by 12:02:19Z",
+    ]
     events = [event.text for event in bench.posted() if event.title == "Broker replication throttle set"]
-    assert [("[1003, follower, 27.00]" in text, "[1003, follower, 81.00]" in text) for text in events] == [
+    rise = "[1003, follower, 29.70, rising to 81.00MB/s by 12:02:19Z]"
+    assert [("[1003, follower, 27.00]" in text, rise in text) for text in events] == [
         (True, False),
         (False, True),
     ]
+
+
+def test_during_a_ramp_state_and_metrics_have_the_rate_in_kafka_and_the_target(bench: Bench) -> None:
+    """The decided rate was shown as the throttle: 7.05 MB/s, while Kafka had 1.94 for another 20 s."""
+    bench.election.join(ADDRESS, lambda: None)
+    assert bench.election.term is not None
+    bench.term = bench.election.term
+    start_ramp(bench)
+    bench.planner._publish(bench.cycle("an override changed"))
+    arrival = bench.now() + timedelta(seconds=13)
+    for _ in range(15):
+        rate = bench.rate(1003, FOLLOWER)
+        assert rate is not None
+        target, arrival_time = (mb(81), arrival) if rate < 81 else (None, None)
+        state = bench.planner.state()
+        throttles = ClusterState(1, ADDRESS, state.last_cycle, (), throttles=state.throttles).current_throttles
+        assert throttles[1003, FOLLOWER] == Throttle(1003, FOLLOWER, round(rate * mb(1)), target, arrival_time)
+        assert throttles[1001, LEADER] == Throttle(1001, LEADER, mb(72))
+        series = {(m.name, labels[1]): value for m, value, labels in bench.planner.samples() if "role" in m.labels}
+        assert series["autothrottle_throttle_bytes_per_second", "follower"] == round(rate * mb(1))
+        assert series["autothrottle_throttle_target_bytes_per_second", "follower"] == mb(81)
+        run_step(bench)
+    assert bench.rate(1003, FOLLOWER) == 81
 
 
 def test_a_lower_rate_is_set_at_once_and_ends_the_ramp(bench: Bench) -> None:
@@ -101,6 +130,29 @@ def test_a_lower_rate_is_set_at_once_and_ends_the_ramp(bench: Bench) -> None:
     assert ledger_key(bench).target is None
     current = bench.rate(1003, FOLLOWER)
     assert set(bench.finish_ramps()) == {current}
+
+
+def test_a_write_that_kafka_refuses_a_pause_and_an_edit_of_another_party_show_the_rate_in_kafka(bench: Bench) -> None:
+    bench.cluster.refused[BROKER_1003] = "not now"
+    bench.begin_reassignment()
+    refused = bench.cycle()
+    assert refused.throttles_are_known and refused.throttles == (Throttle(1001, LEADER, mb(72)),)
+    bench.cluster.refused[BROKER_1003] = ""
+    assert Throttle(1003, FOLLOWER, mb(81)) in bench.cycle().throttles
+    bench.pauses.set_pause(Pause(PauseMode.KEEP, "anna"))
+    bench.cluster.configs[BROKER_1003] = {FOLLOWER_RATE: "5000000"}
+    paused = bench.cycle()
+    assert paused.decisions == ()
+    assert paused.throttles == (Throttle(1001, LEADER, mb(72)), Throttle(1003, FOLLOWER, mb(5)))
+
+
+def test_in_shadow_mode_the_throttles_are_those_in_kafka() -> None:
+    with Bench(shadow=True) as bench:
+        bench.begin_reassignment()
+        bench.cluster.configs[BROKER_1003] = {FOLLOWER_RATE: "5000000"}
+        record = bench.cycle()
+        assert [d.rate_bytes_per_second for d in record.decisions] == [mb(72), mb(85.5)]
+        assert record.throttles == (Throttle(1003, FOLLOWER, mb(5)),)
 
 
 def test_a_ramp_continues_to_a_lower_target_above_the_current_rate(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress, TopicProgress
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress, TopicProgress
 from autothrottle.core.forecast.eta import (
     Forecast,
     ForecastPoint,
@@ -20,6 +20,7 @@ from autothrottle.core.forecast.eta import (
     static_end,
     with_topics,
 )
+from autothrottle.core.records import Throttle
 from tests.builders import NOON, mb
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
@@ -110,18 +111,28 @@ def test_stalled_topic_has_no_eta() -> None:
 
 def test_throttles_give_the_eta_of_a_new_reassignment() -> None:
     progress = Progress({A: FlowProgress(0, 0, 4 * GB, NOON, NOON), B: FlowProgress(0, 0, 2 * GB, NOON, NOON)}, at=NOON)
-    rates = {(1001, LEADER): mb(50), (1002, LEADER): mb(50), (1004, FOLLOWER): mb(60)}
-    assert static_end(progress, [A, B], rates) == after(100)
-    assert static_end(progress, [A, B], rates | {(1001, LEADER): mb(20)}) == after(200)
+    throttles = {(1001, LEADER): mb(50), (1002, LEADER): mb(50), (1004, FOLLOWER): mb(60)}
+    assert static_end(progress, [A, B], at(throttles)) == after(100)
+    assert static_end(progress, [A, B], at(throttles | {(1001, LEADER): mb(20)})) == after(200)
+
+
+def at(rates: Mapping[LinkSide, int]) -> Mapping[LinkSide, Throttle]:
+    return {side: Throttle(*side, rate) for side, rate in rates.items()}
+
+
+def test_the_eta_of_a_new_reassignment_takes_a_ramp_into_account() -> None:
+    progress = Progress({A: FlowProgress(0, 0, 4 * GB, NOON, NOON)}, at=NOON)
+    rising = Throttle(1004, FOLLOWER, mb(20), mb(60), after(20))
+    assert static_end(progress, [A], {(1004, FOLLOWER): rising}) == after(20 + (4 * GB - 20 * mb(40)) / mb(60))
 
 
 def test_produce_traffic_reduces_the_throttles() -> None:
     progress = Progress({A: FlowProgress(0, 10 * mb(20), 4 * GB, after(10), NOON)}, at=after(10))
-    assert static_end(progress, [A], {(1004, FOLLOWER): mb(60)}) == after(110)
-    assert static_end(progress, [A], {(1004, FOLLOWER): mb(20)}) is None, "it would never end"
+    assert static_end(progress, [A], at({(1004, FOLLOWER): mb(60)})) == after(110)
+    assert static_end(progress, [A], at({(1004, FOLLOWER): mb(20)})) is None, "it would never end"
 
 
 def test_reassignment_sampled_for_long_has_no_static_eta() -> None:
     progress = Progress({A: FlowProgress(0, 0, 4 * GB, after(30), NOON)}, at=after(30))
-    assert static_end(progress, [A], {(1004, FOLLOWER): mb(60)}) is None
-    assert static_end(Progress(at=NOON), [A], {(1004, FOLLOWER): mb(60)}) is None, "it is unknown"
+    assert static_end(progress, [A], at({(1004, FOLLOWER): mb(60)})) is None
+    assert static_end(Progress(at=NOON), [A], at({(1004, FOLLOWER): mb(60)})) is None, "it is unknown"

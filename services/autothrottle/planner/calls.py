@@ -24,7 +24,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
@@ -354,6 +354,13 @@ _STORE_TIMEOUT = timedelta(seconds=10)
 _READER_CLOSE_SECONDS = 6.0
 
 
+class _ClusterReading(NamedTuple):
+    snapshot: Snapshot | AutothrottleError
+    isr_partitions: frozenset[TopicPartition]
+    """Partitions on brokers whose out-of-sync replicas are throttled."""
+    ended_partitions: frozenset[TopicPartition] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Observer:
     """Reads the input of one planner's cycles."""
@@ -384,6 +391,7 @@ class Observer:
         request, cancelled = self.submissions.request, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
         isr_partitions, loads, clients, quotas = term.isr_partitions, None, None, None
+        ended_partitions = frozenset[TopicPartition]()
         sources = adopted(term.sources, readings)
         if sources.error is not None:
             snapshot = sources.error
@@ -395,9 +403,8 @@ class Observer:
             with ThreadPoolExecutor(2, "quotas") as executor:
                 fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))
                 reading = self._begin(executor, self._fetch_clients) if are_clients_due else None
-                snapshot, isr_partitions, loads = self._read(
-                    term, snapshot_request, pause is not None, scheduled, newest_event
-                )
+                reading_cluster, loads = self._read(term, snapshot_request, pause is not None, scheduled, newest_event)
+                snapshot, isr_partitions, ended_partitions = reading_cluster
                 with self.watchdog.waiting("reading quotas", CLUSTER_TIMEOUT):
                     quotas = None if fetching is None else fetching.result()
                     clients = None if reading is None else reading.result()
@@ -414,45 +421,48 @@ class Observer:
             clients=clients,
             request=request if request is self.submissions.request else None,
             cancelled=cancelled,
+            ended_partitions=ended_partitions,
         )
 
     def _read(
         self, term: TermState, snapshot_request: SnapshotRequest, is_paused: bool, scheduled: bool, newest_event: int
-    ) -> tuple[Snapshot | AutothrottleError, frozenset[TopicPartition], KnownLoads | None]:
+    ) -> tuple[_ClusterReading, KnownLoads | None]:
         """Read the cluster and, if they are due, the loads at the same time. A paused cycle does not use the loads."""
         are_due = scheduled or term.loads.are_due(self.clock(), self.settings.metrics_window)
-        snapshot: Snapshot | AutothrottleError
+        cluster: _ClusterReading
         with ThreadPoolExecutor(1, "loads") as executor:
             fetching = self._begin(executor, self._fetch_loads) if are_due and not is_paused else None
             try:
                 with self.dependencies.tracer.span("discovery"):
-                    snapshot, isr_partitions = self._fetch_snapshot(term, snapshot_request, newest_event)
+                    cluster = self._fetch_snapshot(term, snapshot_request, newest_event)
             except AutothrottleError as error:
-                snapshot, isr_partitions = error, term.isr_partitions
+                cluster = _ClusterReading(error, term.isr_partitions)
             if fetching is not None:
                 with self.watchdog.waiting("reading loads", LONGEST_METRICS_WAIT):
-                    return snapshot, isr_partitions, fetching.result()
+                    return cluster, fetching.result()
         if not is_paused:
             with self.dependencies.tracer.span("metrics") as span:
                 if term.loads.error:
                     span.fail(term.loads.error)
-        return snapshot, isr_partitions, None
+        return cluster, None
 
-    def _fetch_snapshot(
-        self, term: TermState, snapshot_request: SnapshotRequest, newest_event: int
-    ) -> tuple[Snapshot, frozenset[TopicPartition]]:
-        """Return the snapshot, and the partitions of brokers whose out-of-sync replicas are throttled.
+    def _fetch_snapshot(self, term: TermState, snapshot_request: SnapshotRequest, newest_event: int) -> _ClusterReading:
+        """Return the cluster with the assignments that the first reading shows to be needed.
 
-        These are brokers that catch up, and brokers with an override that take part in a reassignment. Their
-        partitions are known only after the first reading, so a change of them needs a second one.
+        Those are the partitions on brokers whose out-of-sync replicas are throttled: brokers that catch up, and
+        brokers with an override that take part in a reassignment. And those whose reassignment has ended since the
+        last cycle. A change of them needs a second reading.
         """
         request = replace(snapshot_request, min_version=max(term.version, newest_event))
         snapshot = _fetch_in_parts(self._fetch_from_discovery, request)
         isr_partitions = partitions_with_isr(request, snapshot)
-        if not isr_partitions <= term.isr_partitions:
-            partitions = tuple(sorted({*request.partitions, *isr_partitions}))
-            snapshot = _fetch_in_parts(self._fetch_from_discovery, replace(request, partitions=partitions))
-        return snapshot, isr_partitions
+        ended, requested = term.moves.ended(snapshot), frozenset(request.partitions)
+        if not isr_partitions | ended <= requested:
+            requested = requested | isr_partitions | ended
+            request = replace(request, partitions=tuple(sorted(requested)))
+            snapshot = _fetch_in_parts(self._fetch_from_discovery, request)
+            ended = term.moves.ended(snapshot) & requested
+        return _ClusterReading(snapshot, isr_partitions, ended)
 
     def _fetch_from_discovery(self, request: SnapshotRequest) -> Snapshot:
         with self.watchdog.waiting("reading the cluster", CLUSTER_TIMEOUT):

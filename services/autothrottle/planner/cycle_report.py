@@ -7,6 +7,7 @@ keep its wording, including "source" and "destination".
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,7 +16,8 @@ from types import MappingProxyType
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cluster.moves import MoveOutcome
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.cycle.decision import (
     ActionResult,
     CycleDecision,
@@ -78,6 +80,8 @@ class Reported:
     foreign: tuple[ForeignThrottle, ...] = ()
     window: ScheduleWindow | None = None
     """The active window of the schedule."""
+    ended: Mapping[TopicPartition, MoveOutcome] = field(default_factory=dict)
+    """Partition whose reassignment has ended -> how, for topics whose end was not reported yet."""
 
     def begin_term(self) -> Reported:
         """Return the state at the start of a term."""
@@ -198,8 +202,9 @@ def _of_decision(settings: PlannerSettings, reported: Reported, decision: CycleD
         lines += _catch_up_lines(reported.lagging, lagging)
     stale = (stale_line(decision.stale),) if decision.stale else ()
     foreign = (foreign_line(decision.foreign, settings.cleanup_foreign),) if decision.foreign else ()
+    ended = {**reported.ended, **decision.ended_moves}
     return _ReportPart(
-        replace(reported, pause=decision.pause, window=window, lagging=lagging),
+        replace(reported, pause=decision.pause, window=window, lagging=lagging, ended=ended),
         tuple(lines),
         (*decision.findings, *stale, *foreign),
     )
@@ -239,7 +244,9 @@ def _of_results(
     reported, view = opening.reported, decision.view
     topics = frozenset(view.snapshot.topics).union(r.topic for r in view.unthrottled)
     announced = tuple(topic_lines(view.to_report))
-    done = sorted(reported.topics - topics)
+    unsettled = {topic for topic, _ in decision.state.term.moves.unsettled}
+    ended = {row: how for row, how in reported.ended.items() if row[0] not in topics and row[0] not in unsettled}
+    done, otherwise = ended_topics(ended)
     would: tuple[str, ...] = ()
     if settings.shadow:
         would = tuple(would_lines(decision.plan, decision.would, settings.limits))
@@ -248,6 +255,7 @@ def _of_results(
     foreign = shown_foreign(decision.foreign) if decision.foreign else ()
     texts = (
         *((done_line(done),) if done else ()),
+        *((f"{_OTHERWISE}: {_bracketed(otherwise)}",) if otherwise else ()),
         *_progress_texts(reported, decision, announced),
         *rate_lines(decision.plan, settled.applied, decision.limits or settings.limits, rising),
         *removal_lines(decision.plan, settled.applied),
@@ -266,8 +274,12 @@ def _of_results(
         would=would,
         findings=frozenset(shown),
         foreign=foreign,
+        ended={row: how for row, how in reported.ended.items() if row not in ended},
     )
-    events = () if settings.shadow else tuple(_events(settings, reported, decision, settled, done, foreign, rising))
+    events: tuple[Event, ...] = ()
+    if not settings.shadow:
+        others = (Event(_OTHERWISE, f"{_OTHERWISE}: {_bracketed(otherwise)}"),) if otherwise else ()
+        events = (*others, *_events(settings, reported, decision, settled, done, foreign, rising))
     return _ReportPart(next_reported, lines, findings, events)
 
 
@@ -419,6 +431,8 @@ _CUT = "the log has the reason"
 _TOPICS_SHOWN = 20
 """Maximum number of topics in a finding."""
 
+_OTHERWISE = "Reassignments that did not reach their target"
+
 _FOREIGN_FOUND = "Foreign throttles, not set by autothrottle, exist while there are no reassignments:"
 
 _FOREIGN_SHOWN = 20
@@ -528,6 +542,28 @@ def limited_reasons(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 def done_line(done: Sequence[str]) -> str:
     """Return the line that lists the topics whose reassignment is done."""
     return f"Topics done reassigning: {_bracketed(done)}"
+
+
+def ended_topics(outcomes: Mapping[TopicPartition, MoveOutcome]) -> tuple[list[str], list[str]]:
+    """Return the topics whose partitions all have their target replicas, and the others with what became of them.
+
+    >>> done, cancelled = MoveOutcome.DONE, MoveOutcome.CANCELLED
+    >>> ended_topics({("a", 0): done, ("b", 0): done, ("b", 1): cancelled, ("c", 0): cancelled})
+    (['a'], ['b (1 done, 1 cancelled)', 'c (cancelled)'])
+    """
+    counts: dict[str, Counter[MoveOutcome]] = {}
+    for (topic, _), outcome in outcomes.items():
+        counts.setdefault(topic, Counter())[outcome] += 1
+    done, others = [], []
+    for topic, of_topic in sorted(counts.items()):
+        if of_topic.keys() == {MoveOutcome.DONE}:
+            done.append(topic)
+        elif len(of_topic) == 1:
+            others.append(f"{topic} ({next(iter(of_topic)).value})")
+        else:
+            parts = (f"{of_topic[outcome]} {outcome.value}" for outcome in MoveOutcome if of_topic[outcome])
+            others.append(f"{topic} ({', '.join(parts)})")
+    return done, others
 
 
 def change_events(

@@ -374,7 +374,6 @@ class Planner:
         log.info("Reassignment of %d of %d partitions cancelled", len(rows) - len(kept), len(rows))
         if cancelled := [row for row in rows if row not in kept]:
             self._submissions.cancel(cancelled)
-            self._journal.note_cancelled()
             self._triggers.request("a reassignment was cancelled", urgent=True)
         return kept
 

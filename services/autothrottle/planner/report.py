@@ -130,7 +130,6 @@ class Journal:
         self._sink, self._settings = sink, settings
         self._term = 0
         self._moving = ReassignmentSeen()
-        self._cancelled = False
         self._steps: tuple[RampStep, ...] = ()
         self._last_cycle = 0
         """The last cycle of the term whose inputs are logged; 0: none, or a bug has changed the state after it."""
@@ -143,10 +142,6 @@ class Journal:
     def note_bug(self) -> None:
         """Record that the state was changed after an unexpected error, so that a replay cannot continue here."""
         self._last_cycle, self._steps = 0, ()
-
-    def note_cancelled(self) -> None:
-        """Record that the current reassignment was cancelled, at least in part."""
-        self._cancelled = True
 
     def write(self, report: CycleReport, trace_id: str, cycle: CycleInputs | None = None) -> None:
         """Log a cycle; without decisions, if its snapshot was not read.
@@ -166,7 +161,15 @@ class Journal:
                 return
             history, rates = report.term.throttles.history, report.settled.applied.rates
             seen = CycleSeen(
-                report.record, view.snapshot, view.copying, report.decision.loads, history, rates, trace_id=trace_id
+                report.record,
+                view.snapshot,
+                view.copying,
+                report.decision.loads,
+                history,
+                rates,
+                trace_id=trace_id,
+                ended_moves=report.decision.ended_moves,
+                unsettled_moves=report.term.moves.unsettled,
             )
             self._write(self._sink, seen, logged)
         except Exception:  # a bug in the log must not end the planner's loop
@@ -183,11 +186,8 @@ class Journal:
 
     def _write(self, sink: DecisionSink, cycle: CycleSeen, logged: LoggedCycle | None) -> None:
         if cycle.record.term != self._term:
-            self._term, self._moving, self._cancelled = cycle.record.term, ReassignmentSeen(), False
-        previous = self._moving
-        self._moving, ended = previous.observe(cycle, self._settings.cluster, self._cancelled)
-        if not self._moving.opening:
-            self._cancelled = False
+            self._term, self._moving = cycle.record.term, ReassignmentSeen()
+        self._moving, ended = self._moving.observe(cycle, self._settings.cluster)
         decisions = decision_records(cycle, self._settings, self._moving.reassignment_id)
         sink.append(decisions, ended, logged)
 

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from autothrottle.core.records import Reason
+from autothrottle.core.scoring.decision_records import ReassignmentStatus
 from autothrottle.core.scoring.score import CAUSE_NAMES, OVERRIDES, Cause
 from autothrottle.core.texts import excerpt
 from autothrottle.scorer import charts, page
@@ -371,6 +372,15 @@ def _recovery(row: Row, rows: Sequence[Row], key: str) -> str:
     return f"<h3>{escape(head)}</h3>" + page.figure(partial(charts.timeline_chart, line), key, caption)
 
 
+_ENDS = {
+    ReassignmentStatus.CANCELLED.value: "cancelled",
+    ReassignmentStatus.CHANGED.value: "ended with other replicas than the target",
+    ReassignmentStatus.DELETED.value: "topics deleted",
+    ReassignmentStatus.MIXED.value: "ended, not all partitions with their target replicas,",
+}
+"""Status of a recovery -> how it ended, if not as planned."""
+
+
 def timeline(recovery: Row, rows: Sequence[Row]) -> TrafficTimeline:
     """Return the timeline of a recovery's slowest link side.
 
@@ -389,8 +399,8 @@ def timeline(recovery: Row, rows: Sequence[Row]) -> TrafficTimeline:
     role = _SIDES.get(recovery["bottleneck_role"])
     side = f"Broker {recovery['bottleneck_broker']}, {role} link" if role else "Unknown link side"
     events = [TimelineEvent(0.0, _start_text(recovery)), *_events(rows, second)]
-    status = "cancelled" if recovery["status"] == "cancelled" else "finish"
-    events.append(TimelineEvent(seconds, f"{status} after {duration(seconds)}"))
+    end = _ENDS.get(recovery["status"], "finish")
+    events.append(TimelineEvent(seconds, f"{end} after {duration(seconds)}"))
     text = "; ".join(f"{duration(event.second)}: {event.text}" for event in events)
     description = (
         f"Client load and copies of {side.lower()} over {duration(seconds)}, under its capacity. Events: {text}."

@@ -129,21 +129,25 @@ def _live_load(decision: Decision, paths: Sequence[_Path]) -> int:
 
 
 def choose(records: Iterable[ReassignmentRecord], reassignment_id: str = "") -> ReassignmentRecord:
-    """Return the reassignment with this id, or the one that ended last.
+    """Return the reassignment with this id, or the one that reached its target last.
 
     Raises:
         Missing: no such reassignment has ended with known bytes.
     """
-    ended = [
-        record
-        for record in records
-        if record.status == ReassignmentStatus.DONE and record.paths and record.finish and record.start < record.finish
-    ]
-    matching = [record for record in ended if reassignment_id in ("", record.reassignment_id)]
+    ended = [record for record in records if record.paths and record.finish and record.start < record.finish]
+    # What was copied until a reassignment was cancelled is only played on request.
+    reached = [record for record in ended if record.status in (ReassignmentStatus.DONE, ReassignmentStatus.MIXED)]
+    matching = [record for record in ended if record.reassignment_id == reassignment_id] if reassignment_id else reached
     if not matching:
-        complete_ids = ", ".join(sorted({record.reassignment_id for record in ended})[-10:]) or "none"
-        which = f"the reassignment {reassignment_id!r}" if reassignment_id else "any reassignment"
-        raise Missing(f"the log lacks the end or the bytes of {which}; complete reassignments are: {complete_ids}")
+        newest = sorted(ended, key=lambda record: record.finish or record.start)[-10:]
+        shown = ", ".join(f"{record.reassignment_id} ({record.status})" for record in newest) or "none"
+        which = (
+            f"the reassignment {reassignment_id!r}" if reassignment_id else "any reassignment that reached its target"
+        )
+        raise Missing(
+            f"the log lacks the end or the bytes of {which}; those with both are: {shown}"
+            + ". Fix: name one with --reassignment" * bool(newest)
+        )
     return max(matching, key=lambda record: record.finish or record.start)
 
 

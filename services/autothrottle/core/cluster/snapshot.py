@@ -610,7 +610,7 @@ def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) ->
     if new_partitions - old_partitions or changed(lambda r: r.adding_replicas):
         yield f"reassignment of {new.topic} grew", True
     if old_partitions - new_partitions:
-        yield f"partitions of {new.topic} are done", False
+        yield f"reassignment of partitions of {new.topic} ended", False
     if changed(lambda r: r.leaders):
         yield f"leader of {new.topic} changed", True
     if changed(lambda r: map(frozenset, r.isr)):

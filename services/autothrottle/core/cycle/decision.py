@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.moves import MoveOutcome
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import ControllerState, SnapshotViews
 from autothrottle.core.errors import AutothrottleError
@@ -177,6 +178,8 @@ class CycleDecision:
     """Ticket of the requested reassignment that this decision throttles; 0: none."""
     needs: frozenset[ConfigResource] = frozenset()
     """Resources that must be throttled before that reassignment is submitted."""
+    ended_moves: Mapping[TopicPartition, MoveOutcome] = field(default_factory=dict)
+    """Partition whose reassignment has ended -> how."""
     clock_change: timedelta | None = None
     """How far the wall clock was changed since the last cycle; None: it was not."""
     error: AutothrottleError | None = None

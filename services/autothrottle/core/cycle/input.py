@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.moves import MoveHistory
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.sources import (
@@ -222,6 +223,7 @@ class TermState:
     loads: KnownLoads = KnownLoads()
     isr_partitions: frozenset[TopicPartition] = frozenset()
     """Partitions with a replica on a broker of `brokers_with_isr`, as last read."""
+    moves: MoveHistory = MoveHistory()  # noqa: RUF009 (frozen)
     throttles: ThrottleState = ThrottleState()
     has_reassignments: bool = False
     """Whether there was a reassignment in the last cycle that could write."""
@@ -292,6 +294,8 @@ class CycleObservation:
     """The reassignment that a caller waits for; None: no caller waits."""
     cancelled: frozenset[TopicPartition] = frozenset()
     """Partitions whose reassignment was cancelled since the last cycle."""
+    ended_partitions: frozenset[TopicPartition] = frozenset()
+    """Partitions whose reassignment has ended, and whose assignments the snapshot contains, if they still exist."""
 
 
 MAX_ISR_PARTITIONS = 400_000
@@ -328,7 +332,12 @@ def needed(term: TermState, sources: KnownSources, request: SubmissionRequest | 
         now: UTC.
     """
     overridden = sources.overrides.acting(now).active_brokers if sources.overrides else frozenset()
-    rows = {*term.submissions.unseen, *(request.targets if request else ()), *term.isr_partitions}
+    rows = {
+        *term.submissions.unseen,
+        *(request.targets if request else ()),
+        *term.isr_partitions,
+        *term.moves.unsettled,
+    }
     catching_up = tuple(sorted(sources.catch_ups))
     return SnapshotRequest(
         replicas_of=tuple(sorted(overridden.union(catching_up))),

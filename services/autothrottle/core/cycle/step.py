@@ -48,6 +48,9 @@ from autothrottle.core.throttles.ownership import lost_finding, with_lost_record
 _MAX_CLOCK_DRIFT = timedelta(seconds=2)
 """Largest normal drift of the wall clock between two cycles. A larger one means that the clock was changed."""
 
+_SETTLING = timedelta(seconds=1)
+"""Time to the next cycle while a broker may still show the replicas from before the end of a reassignment."""
+
 
 def step(settings: PlannerSettings, state: ControllerState, observation: CycleObservation) -> CycleDecision:
     """Return what to do in this cycle.
@@ -73,6 +76,8 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
             clock_change=clock_change,
             error=snapshot,
         )
+    moves, ended_moves = term.moves.observe(snapshot, observation.ended_partitions, observation.clock)
+    begun = replace(begun, term=replace(term, moves=moves))
     snapshot, ledger, lost = _with_ledger(settings, term, snapshot)
     request = None if obstacle else observation.request
     submissions, refusal = awaited_submission(term.submissions, snapshot, request, observation.clock)
@@ -93,8 +98,12 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         lost,
     )
     findings = (*operators.findings, *_findings(snapshot, lost))
-    inputs = replace(operators, findings=findings, answer=obstacle or refusal)
-    return replace(_decided(settings, begun, cycle, submissions, inputs), clock_change=clock_change)
+    is_settling = moves.is_settling(observation.clock)
+    settling = (WakeUp("the replicas of an ended reassignment", _SETTLING),) if is_settling else ()
+    wake_ups = (*operators.wake_ups, *settling)
+    inputs = replace(operators, findings=findings, wake_ups=wake_ups, answer=obstacle or refusal)
+    decision = _decided(settings, begun, cycle, submissions, inputs)
+    return replace(decision, ended_moves=ended_moves, clock_change=clock_change)
 
 
 def _begun(term: TermState, observation: CycleObservation) -> tuple[TermState, timedelta | None]:

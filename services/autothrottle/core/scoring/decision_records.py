@@ -7,14 +7,15 @@ added at the end and raises `SCHEMA_VERSION`. The types to know are `DecisionRec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cluster.moves import MoveOutcome
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome
 from autothrottle.core.traffic.loads import Loads
@@ -28,17 +29,18 @@ SCHEMA_VERSION = 1
 _AHEAD = timedelta(minutes=1)
 """How long before the planner's first cycle of a reassignment discovery may begin to count it."""
 
-_LARGEST_LOSS = 0.1
-"""Share of the bytes left that may be missing at the end, because retention deletes data during the copy."""
-
 
 class ReassignmentStatus(StrEnum):
-    """The state of a reassignment."""
+    """The state of a reassignment. Kafka's assignments at the end decide how it ended, see `MoveOutcome`."""
 
     MOVING = "moving"
     """It was first seen; the planner that leads at its end writes another record."""
     DONE = "done"
     CANCELLED = "cancelled"
+    CHANGED = "changed"
+    DELETED = "deleted"
+    MIXED = "mixed"
+    """Its partitions ended in different ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,10 @@ class CycleSeen:
     written: Mapping[LinkSide, BytesPerSecond | None] = field(default_factory=dict)
     """(broker id, role) -> the rate written, bytes/s; None: removed."""
     trace_id: str = ""
+    ended_moves: Mapping[TopicPartition, MoveOutcome] = field(default_factory=dict)
+    """Partition whose reassignment has ended -> how."""
+    unsettled_moves: Collection[TopicPartition] = ()
+    """Partitions whose reassignment has ended, it is not known yet how."""
 
 
 def cycle_id(cluster: str, record: Cycle) -> str:
@@ -266,19 +272,21 @@ class ReassignmentSeen:
     counts: Mapping[Flow, FlowProgress] = field(default_factory=dict)
     """Flow -> its newest counts."""
     moving: Mapping[Flow, FlowProgress] = field(default_factory=dict)
-    """Flow -> its counts when it was last seen active."""
+    """Flow -> its counts in the last cycle with a flow, for the flows that were active then."""
     shared: frozenset[Flow] = frozenset()
     """Flows on which a broker also catches up, so the reassignment's share of the bytes left is unknown."""
     topics: frozenset[str] = frozenset()
+    outcomes: frozenset[MoveOutcome] = frozenset()
+    """How its partitions ended so far."""
+    finish: datetime | None = None
+    """When no reassignment was left, UTC; None: one is."""
 
     @property
     def reassignment_id(self) -> str:
         """Id of the current reassignment; "": no reassignment."""
         return self.opening.reassignment_id if self.opening else ""
 
-    def observe(
-        self, cycle: CycleSeen, cluster: str, cancelled: bool = False
-    ) -> tuple[ReassignmentSeen, tuple[ReassignmentRecord, ...]]:
+    def observe(self, cycle: CycleSeen, cluster: str) -> tuple[ReassignmentSeen, tuple[ReassignmentRecord, ...]]:
         """Return the knowledge after a cycle, and the records to write.
 
         Do not call it for a cycle that could not read the cluster.
@@ -286,7 +294,6 @@ class ReassignmentSeen:
         Args:
             cycle: the cycle.
             cluster: the cluster's name in the log.
-            cancelled: whether a part of the reassignment was cancelled through this planner.
         """
         moving = cycle.snapshot.flows
         if self.opening is None:
@@ -294,8 +301,11 @@ class ReassignmentSeen:
             return self._opened(cycle, cluster, moving) if moving and is_whole else (self, ())
         counted = self._counted(cycle, moving)
         if cycle.snapshot.reassignments or cycle.snapshot.problems:
-            return counted, ()
-        return ReassignmentSeen(), (counted._closed(cycle, cancelled),)
+            return replace(counted, finish=None), ()
+        ended = replace(counted, finish=self.finish or cycle.record.start_time)
+        if any(topic in ended.topics for topic, _ in cycle.unsettled_moves):
+            return ended, ()
+        return ReassignmentSeen(), (ended._closed(cycle),)
 
     def _opened(
         self, cycle: CycleSeen, cluster: str, moving: Mapping[Flow, int]
@@ -321,6 +331,7 @@ class ReassignmentSeen:
 
     def _counted(self, cycle: CycleSeen, moving: Mapping[Flow, int]) -> ReassignmentSeen:
         newest = cycle.snapshot.progress.flows if cycle.snapshot.progress else {}
+        topics = self.topics | frozenset(cycle.snapshot.topics)
         own_counts = {flow: count for flow, count in newest.items() if flow in moving or flow in self.begun}
         shared = self.shared
         if cycle.copied.catching_up:
@@ -335,9 +346,10 @@ class ReassignmentSeen:
             self,
             begun=begun,
             counts={**self.counts, **own_counts},
-            moving={**self.moving, **{flow: count for flow, count in own_counts.items() if flow in moving}},
+            moving={flow: count for flow, count in own_counts.items() if flow in moving} if moving else self.moving,
             shared=shared,
-            topics=self.topics | frozenset(cycle.snapshot.topics),
+            topics=topics,
+            outcomes=self.outcomes.union(how for (topic, _), how in cycle.ended_moves.items() if topic in topics),
         )
 
     def _beginning(self, count: FlowProgress) -> FlowProgress:
@@ -347,17 +359,19 @@ class ReassignmentSeen:
         is_whole = (self.opening.resumed and not self.begun) or count.since >= self.opening.start - _AHEAD
         return replace(count, bytes_copied=0, bytes_produced=0) if is_whole else count
 
-    def _closed(self, cycle: CycleSeen, cancelled: bool) -> ReassignmentRecord:
+    def _closed(self, cycle: CycleSeen) -> ReassignmentRecord:
         assert self.opening is not None
-        cancelled = cancelled or self._was_cut_short(cycle)
-        status = ReassignmentStatus.CANCELLED if cancelled else ReassignmentStatus.DONE
+        status = ReassignmentStatus.MIXED
+        if len(self.outcomes) == 1:
+            status = ReassignmentStatus(next(iter(self.outcomes)).value)
+        is_done = status is ReassignmentStatus.DONE
         paths = [
             PathRecord(
                 flow.leader,
                 flow.follower,
-                # The reassignment is done, so the bytes left at the last sample have been copied.
+                # If the reassignment is done, the bytes left at the last sample have been copied.
                 count.bytes_copied
-                + (not cancelled and flow not in self.shared) * count.bytes_left
+                + (is_done and flow not in self.shared) * count.bytes_left
                 - self.begun[flow].bytes_copied,
                 count.bytes_produced - self.begun[flow].bytes_produced,
             )
@@ -369,26 +383,9 @@ class ReassignmentSeen:
             term=cycle.record.term,
             cycle=cycle.record.number,
             status=status.value,
-            finish=cycle.record.start_time,
+            finish=self.finish,
             topics=sorted(self.topics),
             bytes_landed=sum(path.bytes_landed for path in paths) if paths else None,
             bytes_left=bytes_left if paths else None,
             paths=paths,
         )
-
-    def _was_cut_short(self, cycle: CycleSeen) -> bool:
-        """Return whether it ended although a large part of the bytes left was not copied."""
-        return any(
-            self._missing(last, self.counts[flow], flow, cycle) > _LARGEST_LOSS * last.bytes_left
-            for flow, last in self.moving.items()
-            if flow not in self.shared
-        )
-
-    def _missing(self, last: FlowProgress, newest: FlowProgress, flow: Flow, cycle: CycleSeen) -> float:
-        """Return the bytes left of a flow that cannot have been copied."""
-        if newest is last:
-            # There was no sample since; as much as the link carries may have been copied.
-            load = cycle.loads.brokers.get(flow.follower)
-            elapsed = max((cycle.record.start_time - last.at).total_seconds(), 0.0) + 1
-            return last.bytes_left - load.capacity.inbound * elapsed if load else 0.0
-        return last.bytes_copied + last.bytes_left - newest.bytes_copied

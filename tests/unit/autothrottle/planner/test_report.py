@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.memory import MemoryDecisions, MemoryTracer
+from autothrottle.adapters.memory import MemoryCluster, MemoryDecisions, MemoryTracer
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.records import CatchUp
 from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, DecisionRecord
@@ -153,6 +154,82 @@ def test_a_reassignment_that_ends_with_more_bytes_left_than_the_links_can_carry_
         bench.cluster.cancel("t1")
         bench.cycle("it ended")
     assert [record.status for record in log.reassignments] == ["moving", "cancelled"]
+
+
+def test_a_reassignment_whose_partition_leader_changed_is_logged_as_done() -> None:
+    """The bytes left of the old leader's flow counted as never copied, so the log said `cancelled`.
+
+    Then `simulate --from-decisions` refused the log of every demo and of every upgrade.
+    """
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.cluster.tell_progress(bench.now)
+        for broker_id in (1001, 1002):
+            bench.cluster.grow(broker_id, "t1", 0, mb(1000))
+        bench.cluster.grow(1003, "t1", 0, 0)
+        bench.begin_reassignment()
+        bench.cycle()
+        bench.cluster.move_leader("t1", 0, 1002)
+        bench.cycle("the leader changed")
+        bench.cluster.grow(1003, "t1", 0, mb(1000))
+        bench.cluster.finish("t1")
+        bench.cycle("it ended")
+    assert [record.status for record in log.reassignments] == ["moving", "done"]
+
+
+def test_the_next_term_logs_a_reassignment_that_completes_under_it_as_done(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.begin_reassignment()
+        bench.cycle()
+        bench.term = type(bench.term)(bench.electorate.begin_term("other"))
+        bench.planner.run_cycle(bench.term, Trigger("interval", scheduled=True))
+        bench.cluster.finish("t1")
+        bench.planner.run_cycle(bench.term, Trigger("it ended", scheduled=False))
+    assert [(record.term, record.status) for record in log.reassignments] == [(1, "moving"), (2, "moving"), (2, "done")]
+    assert "Topics done reassigning: [t1]" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "line"),
+    [
+        (lambda cluster: cluster.cancel("t1"), "cancelled", "[t1 (cancelled)]"),
+        (lambda cluster: cluster.delete_topic("t1"), "deleted", "[t1 (deleted)]"),
+        (lambda cluster: cluster.add_topic("t1", {0: (1002, 1004)}), "changed", "[t1 (changed)]"),
+    ],
+)
+def test_a_reassignment_that_did_not_reach_its_target_is_logged_as_what_became_of_it(
+    end: Callable[[MemoryCluster], None], status: str, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cancelled reassignment of another tool was announced as done, and so was a deleted topic."""
+    caplog.set_level("INFO")
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.begin_reassignment()
+        bench.cycle()
+        end(bench.cluster)
+        bench.cycle("it ended")
+        events = [event.text for event in bench.posted()]
+    assert [record.status for record in log.reassignments] == ["moving", status]
+    sentence = f"Reassignments that did not reach their target: {line}"
+    assert sentence in caplog.messages and sentence in events
+    assert not any("done reassigning" in text for text in (*caplog.messages, *events))
+
+
+def test_one_cancelled_partition_of_two_makes_the_end_of_their_topic_mixed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.cluster.add_topic("t2", {0: (1001, 1002), 1: (1001, 1002)})
+        bench.cluster.submit_reassignment("t2", {0: (1001, 1003), 1: (1001, 1004)})
+        bench.cycle()
+        bench.cluster.cancel("t2", 1)
+        bench.cycle("one was cancelled")
+        bench.cluster.finish("t2")
+        bench.cycle("it ended")
+    assert [record.status for record in log.reassignments] == ["moving", "mixed"]
+    assert "Reassignments that did not reach their target: [t2 (1 done, 1 cancelled)]" in caplog.messages
 
 
 def start_catch_up(bench: Bench) -> None:

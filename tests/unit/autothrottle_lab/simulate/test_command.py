@@ -341,7 +341,7 @@ def test_log_without_the_reassignment_is_refused(tmp_path: Path, capsys: pytest.
     (tmp_path / "reassignments").mkdir()
     (tmp_path / "reassignments" / "torn.parquet").write_bytes(b"PAR1")
     assert main(["simulate", "--from-decisions", str(tmp_path), "--reassignment", "lab/1/1"]) == 1
-    assert "the reassignment 'lab/1/1'; complete reassignments are: none" in capsys.readouterr().err
+    assert "the reassignment 'lab/1/1'; those with both are: none" in capsys.readouterr().err
 
 
 def test_example_scenario_is_valid_and_its_comments_show_the_defaults(tmp_path: Path) -> None:

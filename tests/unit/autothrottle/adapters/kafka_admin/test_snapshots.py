@@ -320,7 +320,7 @@ def test_every_relevant_change_is_an_event_worded_as_in_the_other_backend(subjec
     assert subject.event_after("of t1 grew", lambda: cluster.submit_reassignment("t1", {1: [1003, 1002]})).urgent
     assert not subject.event_after("ISR of t1 changed", lambda: cluster.join_isr("t1", 0, 1003)).urgent
     assert subject.event_after("leader of t1 changed", lambda: cluster.move_leader("t1", 0, 1003)).urgent
-    assert not subject.event_after("partitions of t1 are done", lambda: cluster.finish("t1", 0)).urgent
+    assert not subject.event_after("reassignment of partitions of t1 ended", lambda: cluster.finish("t1", 0)).urgent
     assert not subject.event_after("brokers registered: [1009]", lambda: cluster.brokers.add(1009)).urgent
     assert not subject.event_after("ended: [t1]", lambda: cluster.finish("t1")).urgent
 

@@ -8,6 +8,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from autothrottle.adapters.memory.kafka import MemoryCluster
+from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
+from autothrottle.admin.plan_check import PlanCheck
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
@@ -16,6 +19,7 @@ from autothrottle.core.records import Cycle, Decision, Outcome, Reason
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.units import MEGABYTE
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.discovery import named_snapshot_from_chunks
 
@@ -172,6 +176,11 @@ def cycle_record(
         bytes_left=bytes_left,
         eta=eta,
     )
+
+
+def plan_check(cluster: MemoryCluster) -> PlanCheck:
+    """Return the check of plans against a cluster without racks, cordons and samples of storage."""
+    return PlanCheck(cluster, cluster, MemoryPlacementCluster(PlacementCluster({}, ())), MemoryStorageMetrics())
 
 
 def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:

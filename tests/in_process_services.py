@@ -26,6 +26,7 @@ from autothrottle.adapters.memory import (
 )
 from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.plan_check import PlanCheck
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
@@ -102,6 +103,9 @@ class InProcessServices:
         leading = self._closing(PlannerServiceClient(addresses, interceptors))
         snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
         membership = MemoryMembership(self.members)
+        self.placement = MemoryPlacementCluster(PlacementCluster({}, ()))
+        self.storage = MemoryStorageMetrics()
+        self.plan_check = PlanCheck(snapshots, snapshots, self.placement, self.storage, STATE_TOPIC)
         self.estimator = Estimator(
             snapshots, snapshots, snapshots, loads, self.overrides, builders.limits(), wait=self._produce
         )
@@ -115,9 +119,8 @@ class InProcessServices:
             self.estimator,
             self.catch_ups,
             self.request_quotas,
+            self.plan_check,
         )
-        self.placement = MemoryPlacementCluster(PlacementCluster({}, ()))
-        self.storage = MemoryStorageMetrics()
         self.quotas = MemoryClientQuotas()
         self.placement_servicer = PlacementServicer(self.placement, self.storage)
         add_placement = placement_pb2_grpc.add_PlacementServiceServicer_to_server

@@ -22,6 +22,7 @@
 from autothrottle.core.cluster.configs import ReplicaRole as ReplicaRole
 from autothrottle.core.members import Member as Member
 from autothrottle.core.quotas.yielding import YieldRule as YieldRule
+from autothrottle.core.records import Allowances as Allowances
 from autothrottle.core.records import AuditAction as AuditAction
 from autothrottle.core.records import Basis as Basis
 from autothrottle.core.records import CatchUp as CatchUp
@@ -29,6 +30,7 @@ from autothrottle.core.records import Cycle as Cycle
 from autothrottle.core.records import Decision as Decision
 from autothrottle.core.records import Estimate as Estimate
 from autothrottle.core.records import ForeignThrottle as ForeignThrottle
+from autothrottle.core.records import LeftOut as LeftOut
 from autothrottle.core.records import LinkSideEstimate as LinkSideEstimate
 from autothrottle.core.records import Outcome as Outcome
 from autothrottle.core.records import OutcomeStatus as OutcomeStatus

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
 from google.protobuf.message import Message
 
-from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode, Submission
+from autothrottle.core.records import STRICT, Allowances, CatchUp, Estimate, Pause, PauseMode, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages, validate_reason
 from autothrottle.v1 import admin_pb2, placement_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.client import Client
-from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader
+from autothrottle_client.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader
 from autothrottle_client.model import (
     AuditRecord,
     ClusterState,
@@ -256,6 +257,7 @@ class AdminClient(Client[AdminServiceStub]):
         validate_only: bool = False,
         timeout: timedelta = SUBMIT_TIMEOUT,
         throttle_bytes_per_second: int | None = None,
+        allowances: Allowances = STRICT,
     ) -> Submission:
         """Throttle partitions, then submit their reassignment; return when Kafka accepts it.
 
@@ -270,23 +272,37 @@ class AdminClient(Client[AdminServiceStub]):
                 nothing.
             throttle_bytes_per_second: fixed rate, 1 to 10^12; None: the policy decides the rates. It is the cluster
                 override with autoremove, so it ends with the last reassignment.
+            allowances: what the service does not refuse, and whether it leaves out what it refuses.
 
         Raises:
             Invalid: a number is out of range, or a broker is unknown or down.
             Missing: a topic or partition does not exist.
-            Conflict: a partition already moves to other replicas, another submission is in progress, or a throttle
-                could not be set. Nothing was submitted.
+            Conflict: a partition already moves to other replicas, has no live replica, or would lose something that
+                `allowances` does not allow; another submission is in progress, or a throttle could not be set. Nothing
+                was submitted. The message has a line for each reason.
         """
-        done = Submission(0)
-        for part in _parts(targets):
+        done, parts = Submission(0), _parts(targets)
+        if len(parts) > 1 and not validate_only:  # a part that is refused must not end a plan that has begun
+            self.submit_reassignment(targets, True, timeout, throttle_bytes_per_second, allowances)
+        refused = list[AutothrottleError]()
+        for part in parts:
             request = admin_pb2.SubmitReassignmentRequest(
                 partitions=targets_to_messages({row: targets[row] for row in part}),
                 validate_only=validate_only,
                 throttle_bytes_per_second=throttle_bytes_per_second,
+                **asdict(allowances),
             )
-            with _progress_in_errors(0 if validate_only else done.submitted, "submitted"):
-                response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)
+            try:
+                with _progress_in_errors(0 if validate_only else done.submitted, "submitted"):
+                    response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)
+            except (Missing, Invalid, Conflict) as error:
+                if not validate_only:
+                    raise
+                refused.append(error)  # the reasons of all parts are needed at once
+                continue
             done += from_message(Submission, response)
+        if refused:
+            raise type(refused[0])("\n".join(dict.fromkeys(map(str, refused)))) from refused[0]
         return done
 
     def estimate_reassignment(
@@ -295,6 +311,7 @@ class AdminClient(Client[AdminServiceStub]):
         max_ratio: float | None = None,
         within: timedelta | None = None,
         timeout: timedelta = ESTIMATE_TIMEOUT,
+        allowances: Allowances = STRICT,
     ) -> Estimate:
         """Return the duration of a reassignment, or the throttles that it needs. Changes nothing.
 
@@ -305,16 +322,17 @@ class AdminClient(Client[AdminServiceStub]):
             max_ratio: share of every link's capacity for replication, in (0, 1]; excludes `within`.
             within: required duration, 1 s to 365 days.
             timeout: for the whole call, which takes some seconds.
+            allowances: as in `submit_reassignment`, which refuses the same plans.
 
         Raises:
             Invalid: a number is out of range, or a broker is unknown or down.
             Missing: a topic or partition does not exist.
-            Conflict: a partition already moves to other replicas.
+            Conflict: a submission would refuse partitions; the message has a line for each reason.
         """
         if max_ratio is not None and not 0 < max_ratio <= 1:
             raise Invalid(f"max_ratio {max_ratio!r} is outside (0, 1]; give for example 0.3 for 30 %")
         request = admin_pb2.EstimateReassignmentRequest(
-            partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0
+            partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0, **asdict(allowances)
         )
         if within is not None:
             request.within.FromTimedelta(within)

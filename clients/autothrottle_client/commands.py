@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autothrottle.core.quotas.yielding import YieldRule
-from autothrottle.core.records import PauseMode
+from autothrottle.core.records import Allowances, LeftOut, PauseMode
 from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
@@ -158,41 +158,45 @@ def reassign(call: CommandCall) -> int | None:
     throttlectl reassign plan.json
     throttlectl reassign plan.json --no-wait
     throttlectl reassign plan.json --throttle 50MB/s
+    throttlectl reassign plan.json --skip-refused
     """
     arguments = call.arguments
     file = _read_file(arguments.file)
-    targets = file.targets
+    targets, allowances = file.targets, _allowances(arguments)
     # Validate first: it fails fast if admin is down, while a submission has its own, longer timeout.
-    submission = call.admin.submit_reassignment(targets, True, call.timeout, arguments.throttle)
+    submission = call.admin.submit_reassignment(targets, True, call.timeout, arguments.throttle, allowances)
     if not arguments.dry_run:
         submission = call.admin.submit_reassignment(
-            targets, False, max(call.timeout, SUBMIT_TIMEOUT), arguments.throttle
+            targets, False, max(call.timeout, SUBMIT_TIMEOUT), arguments.throttle, allowances
         )
     submission = replace(submission, warnings=(*file.warnings, *submission.warnings))
     call.show(
         submission,
         tables.submission_line(submission, arguments.dry_run),
-        [*_problems(submission.refused), *submission.warnings],
+        [*_left_out(submission.left_out), *_problems(submission.refused), *submission.warnings],
     )
     if arguments.dry_run:
         return None
     failed = EXIT_FAILED if submission.refused else None
-    followed = {p: to for p, to in targets.items() if p not in submission.refused}
+    left_out = {row for reason in submission.left_out for row in reason.partitions}
+    followed = {p: to for p, to in targets.items() if p not in submission.refused and p not in left_out}
     if arguments.no_wait or not (submission.submitted or submission.already_in_progress):
         return failed
     try:
-        return _follow(call, followed, submission.postponed) or failed
+        return _follow(call, followed, submission.postponed, allowances) or failed
     except KeyboardInterrupt:
         print(file=sys.stderr)  # behind the progress bar
         say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(arguments.file)}")
         raise
 
 
-def _follow(call: CommandCall, targets: Targets, postponed: int) -> int | None:
+def _follow(call: CommandCall, targets: Targets, postponed: int, allowances: Allowances) -> int | None:
     """Show the progress of a reassignment until it is done. A validation at the end checks the final replicas.
 
-    It submits the reassignment again as long as replicas are postponed, unless the last part did not arrive.
+    It submits the reassignment again as long as replicas are postponed, unless the last part did not arrive. A
+    partition that was cancelled meanwhile and that a submission would now refuse is one that did not arrive.
     """
+    rest = replace(allowances, skip_refused=True)
     tracker, shown = ProgressTracker(targets), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
     stale_until = time.monotonic() + _METADATA_LAG_SECONDS
@@ -203,9 +207,10 @@ def _follow(call: CommandCall, targets: Targets, postponed: int) -> int | None:
             if progress.done < progress.partitions:
                 stale_until = time.monotonic() + _METADATA_LAG_SECONDS
             else:
-                remainder = call.admin.submit_reassignment(targets, validate_only=True)
+                remainder = call.admin.submit_reassignment(targets, validate_only=True, allowances=rest)
                 if remainder.postponed < postponed:
-                    postponed = call.admin.submit_reassignment(targets, False, SUBMIT_TIMEOUT).postponed
+                    again = call.admin.submit_reassignment(targets, False, SUBMIT_TIMEOUT, allowances=allowances)
+                    postponed = again.postponed
                     stale_until = time.monotonic() + _METADATA_LAG_SECONDS
                 elif not remainder.already_in_progress and (not remainder.submitted or time.monotonic() > stale_until):
                     break
@@ -215,8 +220,8 @@ def _follow(call: CommandCall, targets: Targets, postponed: int) -> int | None:
                 raise
         time.sleep(_FOLLOW_SECONDS)
     shown.end()
-    if remainder.submitted:
-        say(f"{remainder.submitted} partitions did not arrive: their reassignment was cancelled or replaced")
+    if missed := remainder.submitted + len({row for reason in remainder.left_out for row in reason.partitions}):
+        say(f"{missed} partitions did not arrive: their reassignment was cancelled or replaced")
         return EXIT_FAILED
     call.show({"arrived": remainder.already_there}, f"{remainder.already_there} partitions arrived")
     return None
@@ -255,9 +260,13 @@ def estimate(call: CommandCall) -> None:
     arguments = call.arguments
     timeout = max(call.timeout, ESTIMATE_TIMEOUT)
     reassignment_estimate = call.admin.estimate_reassignment(
-        _read_file(arguments.file).targets, arguments.max_ratio, arguments.within, timeout
+        _read_file(arguments.file).targets, arguments.max_ratio, arguments.within, timeout, _allowances(arguments)
     )
-    call.show(reassignment_estimate, tables.estimate_text(reassignment_estimate), reassignment_estimate.warnings)
+    call.show(
+        reassignment_estimate,
+        tables.estimate_text(reassignment_estimate),
+        [*_left_out(reassignment_estimate.left_out), *reassignment_estimate.warnings],
+    )
 
 
 def plan(call: CommandCall) -> None:
@@ -464,6 +473,14 @@ def _problems(refused: Mapping[Partition, str], outcome: str = "") -> list[str]:
     problems = [f"{topic}-{partition}{outcome}: {reason}" for (topic, partition), reason in refused.items()]
     more = [f"and {len(problems) - _PROBLEMS_SHOWN} more"] if len(problems) > _PROBLEMS_SHOWN else []
     return [*problems[:_PROBLEMS_SHOWN], *more]
+
+
+def _left_out(reasons: Sequence[LeftOut]) -> list[str]:
+    return [f"left out: {left_out.reason}" for left_out in reasons]
+
+
+def _allowances(arguments: argparse.Namespace) -> Allowances:
+    return Allowances(**{field.name: getattr(arguments, field.name) for field in fields(Allowances)})
 
 
 def say(text: str) -> None:

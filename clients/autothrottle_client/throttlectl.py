@@ -200,12 +200,14 @@ def _add_reassignments(command: _AddCommand) -> None:
     goal = estimate.add_mutually_exclusive_group()
     _value(goal, "--max-ratio", "PERCENT", parse_ratio, _RATIO)
     _value(goal, "--within", "TIME", parse_span, "find the throttles to finish in 30m, 2h, 1d ...")
+    _add_allowances(estimate, "estimate")
 
     reassign = command("reassign", commands.reassign)
     _value(reassign, "file", "FILE", str, _FILE)
     _value(reassign, "--throttle", "RATE", parse_rate, "fixed rate like 50MB/s, until no reassignment is left")
     _switch(reassign, "--no-wait", "return when Kafka accepts it, without following it")
     _switch(reassign, "--dry-run", "validate only, change nothing")
+    _add_allowances(reassign, "submit")
 
     _value(command("cancel", commands.cancel), "file", "FILE", str, _FILE)
     command("reassignments", commands.reassignments)
@@ -234,6 +236,14 @@ def _add_reassignments(command: _AddCommand) -> None:
     catchup = command("catchup", commands.catchup)
     _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")
     _switch(catchup, "--stop", "remove the throttles; the catch-up continues without them")
+
+
+def _add_allowances(parser: argparse.ArgumentParser, verb: str) -> None:
+    _switch(parser, "--allow-fewer-replicas", "accept that partitions get fewer replicas than now")
+    _switch(parser, "--allow-fewer-racks", "accept that the replicas of a partition are in fewer racks than now")
+    _switch(parser, "--allow-cordoned", "accept replicas on cordoned brokers")
+    _switch(parser, "--allow-full", "accept that brokers get more bytes than they have free")
+    _switch(parser, "--skip-refused", f"leave refused partitions out, and {verb} the others")
 
 
 def _add_capacity(plan: argparse.ArgumentParser) -> None:
@@ -504,7 +514,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except AutothrottleError as error:
-        print(f"throttlectl: {printable(str(error))}", file=sys.stderr)
+        # Further lines are indented, so that no text in an error looks like a line of its own.
+        print("throttlectl: " + "\n  ".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         return _STATUSES.get(type(error), EXIT_FAILED)
 
 

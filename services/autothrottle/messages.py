@@ -93,6 +93,11 @@ _TIME = Converter(_same, lambda message: message.ToDatetime(tzinfo=UTC))
 _DURATION = Converter(_same, lambda message: message.ToTimedelta())
 _SECONDS = Converter(lambda seconds: timedelta(seconds=seconds), lambda message: message.ToTimedelta().total_seconds())
 
+_PARTITION = Converter(
+    lambda row: types_pb2.TopicPartition(topic=row[0], partition=row[1]),
+    lambda message: (message.topic, message.partition),
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Conversion:
@@ -156,6 +161,8 @@ def _field(conversion: Conversion, name: str, described: FieldDescriptor, kind: 
 def _converter(conversion: Conversion, described: FieldDescriptor, kind: Any) -> Converter:
     """Return the conversion of one value of a field, if it is present."""
     origin = get_origin(kind)
+    if kind == TopicPartition and described.message_type is types_pb2.TopicPartition.DESCRIPTOR:
+        return _PARTITION
     if origin is tuple:
         encode, decode = _converter(conversion, described, get_args(kind)[0])
         return Converter(partial(map, encode), lambda values: tuple(map(decode, values)))

@@ -39,7 +39,7 @@ class ActionLog:
         try:
             yield
         except AutothrottleError as error:
-            self.record(action, who, f"Failed: {error}")
+            self.record(action, who, f"Failed: {' '.join(str(error).split())}")
             raise
 
 

@@ -12,6 +12,7 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.plan_check import PlanCheck
 from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.forecast.eta import Goal
@@ -29,7 +30,7 @@ from autothrottle.core.operators.sources import (
     validate_rate,
 )
 from autothrottle.core.operators.submission import Targets
-from autothrottle.core.records import AuditAction, CatchUp, Pause, Submission
+from autothrottle.core.records import Allowances, AuditAction, CatchUp, Pause, Submission
 from autothrottle.core.request_quotas import (
     RequestQuotaEntity,
     in_order,
@@ -77,10 +78,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         estimator: Estimator,
         catch_ups: CatchUpStore,
         request_quotas: RequestQuotaStore,
+        plan_check: PlanCheck,
     ) -> None:
         self._overrides, self._planner, self._brokers, self._snapshots = overrides, planner, brokers, snapshots
         self._membership, self._pauses, self._estimator = membership, pauses, estimator
-        self._catch_ups, self._request_quotas = catch_ups, request_quotas
+        self._catch_ups, self._request_quotas, self._plan_check = catch_ups, request_quotas, plan_check
         self._actions = ActionLog(overrides)
 
     def ListOverrides(
@@ -174,15 +176,19 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def SubmitReassignment(
         self, request: admin_pb2.SubmitReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SubmitReassignmentResponse:
-        """Have the leading planner throttle a reassignment and then submit it."""
-        targets, who = targets_from_messages(request.partitions), author(context)
+        """Check a reassignment, and have the leading planner throttle and then submit it."""
+        requested, who = targets_from_messages(request.partitions), author(context)
+        allowances = SAME_NAMES.from_message(Allowances, request)
         is_fixed = request.HasField("throttle_bytes_per_second")
         rate = validate_rate(request.throttle_bytes_per_second) if is_fixed else None
         recorded = nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who)
-        with recorded, _leader_required(), self._fixed_rate(rate, request.validate_only, who) as accepted:
-            submitted = self._planner.submit_reassignment(targets, request.validate_only, time_left(context))
-            accepted.extend([submitted] if submitted.submitted or submitted.already_in_progress else [])
-        submitted = replace(submitted, warnings=(*self._rate_warnings(rate, targets), *submitted.warnings))
+        with recorded:
+            plan = self._plan_check.check(requested, allowances, time_left(context))
+            with _leader_required(), self._fixed_rate(rate, request.validate_only, who) as accepted:
+                submitted = self._planner.submit_reassignment(plan.targets, request.validate_only, time_left(context))
+                accepted.extend([submitted] if submitted.submitted or submitted.already_in_progress else [])
+        warnings = (*plan.warnings, *self._rate_warnings(rate, plan.targets), *submitted.warnings)
+        submitted = replace(submitted, warnings=warnings, left_out=plan.left_out)
         if not request.validate_only:
             refused = f", {len(submitted.refused)} refused" if submitted.refused else ""
             self._actions.record(
@@ -204,8 +210,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.EstimateReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.EstimateReassignmentResponse:
         """Estimate a reassignment; changes nothing."""
-        targets, goal = targets_from_messages(request.partitions), goal_from_message(request)
-        estimate = self._estimator.estimate(targets, goal, time_left(context))
+        requested, goal = targets_from_messages(request.partitions), goal_from_message(request)
+        plan = self._plan_check.check(requested, SAME_NAMES.from_message(Allowances, request), time_left(context))
+        estimate = self._estimator.estimate(plan.targets, goal, time_left(context))
+        estimate = replace(estimate, warnings=(*plan.warnings, *estimate.warnings), left_out=plan.left_out)
         return SAME_NAMES.to_message(admin_pb2.EstimateReassignmentResponse, estimate)
 
     def Pause(self, request: admin_pb2.PauseRequest, context: grpc.ServicerContext) -> admin_pb2.PauseResponse:

@@ -22,6 +22,7 @@ from autothrottle.adapters.credentials import CredentialFiles, CredentialWatch, 
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.grpc.services import ServiceClient
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.plan_check import PlanCheck
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
@@ -169,7 +170,7 @@ class Composition:
                 finish_by=configuration.finish_by,
                 shadow=configuration.shadow,
                 cluster=configuration.cluster_name,
-                state_topic=configuration.state_topic if configuration.state_store is StateStore.KAFKA else "",
+                state_topic=self._state_topic,
             ),
         )
         self._follow_request_quotas()
@@ -196,8 +197,14 @@ class Composition:
             Estimator(discovery, discovery, discovery, metrics, overrides, limits, schedule, policy, wait=self._pause),
             self.state.catch_ups,
             self._follow_request_quotas(),
+            PlanCheck(discovery, discovery, self.cluster.source(), self.cluster.storage_metrics(), self._state_topic),
         )
         return self._needing_state_store(servicer)
+
+    @property
+    def _state_topic(self) -> str:
+        """The topic of our own state; "": the state is in ZooKeeper."""
+        return self.configuration.state_topic if self.configuration.state_store is StateStore.KAFKA else ""
 
     def quotas(self) -> Servicer:
         """The service of Kafka's client quotas, which any admin process serves: it has no state."""

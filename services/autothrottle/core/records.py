@@ -303,6 +303,37 @@ class PlannerState:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowances:
+    """What the author of a plan allows. The names are those of the options and of the fields of requests."""
+
+    allow_fewer_replicas: bool = False
+    """Partitions may get fewer replicas than now."""
+    allow_fewer_racks: bool = False
+    """The replicas of a partition may be in fewer racks than now."""
+    allow_cordoned: bool = False
+    """Cordoned brokers may get replicas."""
+    allow_full: bool = False
+    """Brokers may get more bytes than they have free."""
+    skip_refused: bool = False
+    """Refused partitions are left out, and the others are submitted."""
+
+
+STRICT = Allowances()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A reason for which partitions of a plan are not submitted."""
+
+    reason: str
+    """What would happen and the fix, in one line that names the first partitions."""
+    partitions: tuple[tuple[str, int], ...]
+    """All (topic, partition) that share the reason, in the order of the plan."""
+    allowed_by: str
+    """The option that allows it, for example `allow_fewer_replicas`; "": nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """The result of a requested reassignment. It counts partitions, except for `postponed`."""
 
@@ -318,6 +349,8 @@ class Submission:
     """Problems that do not prevent the reassignment, one sentence each."""
     postponed: int = 0
     """Number of replicas to exchange later, when the same reassignment is submitted again."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Refused before the submission, by reason; only with `skip_refused`."""
 
     def __add__(self, other: Submission) -> Submission:
         """Return the result of two submissions of different partitions."""
@@ -328,6 +361,7 @@ class Submission:
             {**self.refused, **other.refused},
             tuple(dict.fromkeys((*self.warnings, *other.warnings))),
             self.postponed + other.postponed,
+            (*self.left_out, *other.left_out),
         )
 
 
@@ -370,3 +404,5 @@ class Estimate:
     """Ordered by broker and role."""
     warnings: tuple[str, ...] = ()
     """Problems of the reassignment, one sentence each."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Partitions that are not estimated, since a submission refuses them, by reason; only with `skip_refused`."""

@@ -132,6 +132,13 @@ class PlacementCluster:
 class ClusterSource(Protocol):
     """Reads the brokers and partitions of a cluster, without storage."""
 
+    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+        """Return broker id -> rack and cordon of those of these brokers that are registered.
+
+        Raises:
+            Unavailable: the cluster does not answer in time.
+        """
+
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         """Return the parts of the cluster that can be read, and the problems of the others.
 
@@ -143,8 +150,12 @@ class ClusterSource(Protocol):
 class StorageMetricsSource(Protocol):
     """Reads partition sizes and free storage."""
 
-    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+    def fetch_storage_metrics(self, timeout: timedelta, broker_ids: Collection[int] | None = None) -> StorageMetrics:
         """Return a sample. Brokers and partitions without a value are absent, with a problem.
+
+        Args:
+            timeout: > 0.
+            broker_ids: the brokers that are needed, for a source that asks each broker; None: all.
 
         Raises:
             Unavailable: the source does not answer in time.

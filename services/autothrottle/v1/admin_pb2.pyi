@@ -762,10 +762,25 @@ class EstimateReassignmentRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     MAX_RATIO_FIELD_NUMBER: _builtins.int
     WITHIN_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_REPLICAS_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_RACKS_FIELD_NUMBER: _builtins.int
+    ALLOW_CORDONED_FIELD_NUMBER: _builtins.int
+    ALLOW_FULL_FIELD_NUMBER: _builtins.int
+    SKIP_REFUSED_FIELD_NUMBER: _builtins.int
     max_ratio: _builtins.float
     """Share of every link's capacity that replication may take, in (0, 1]. 0: use the current headroom. Excludes
     `within`.
     """
+    allow_fewer_replicas: _builtins.bool
+    """Allow partitions to get fewer replicas than now."""
+    allow_fewer_racks: _builtins.bool
+    """Allow the replicas of a partition to be in fewer racks than now."""
+    allow_cordoned: _builtins.bool
+    """Allow replicas on brokers whose log directories are all cordoned (KIP-1066)."""
+    allow_full: _builtins.bool
+    """Allow brokers to get more bytes than they have free."""
+    skip_refused: _builtins.bool
+    """Leave refused partitions out and estimate the others. ABORTED when all partitions are refused."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """1 to 10,000 partitions, each at most once."""
@@ -782,10 +797,15 @@ class EstimateReassignmentRequest(_message.Message):
         partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
         max_ratio: _builtins.float = ...,
         within: _duration_pb2.Duration | None = ...,
+        allow_fewer_replicas: _builtins.bool = ...,
+        allow_fewer_racks: _builtins.bool = ...,
+        allow_cordoned: _builtins.bool = ...,
+        allow_full: _builtins.bool = ...,
+        skip_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["within", b"within"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_ratio", b"max_ratio", "partitions", b"partitions", "within", b"within"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_cordoned", b"allow_cordoned", "allow_fewer_racks", b"allow_fewer_racks", "allow_fewer_replicas", b"allow_fewer_replicas", "allow_full", b"allow_full", "max_ratio", b"max_ratio", "partitions", b"partitions", "skip_refused", b"skip_refused", "within", b"within"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -805,6 +825,7 @@ class EstimateReassignmentResponse(_message.Message):
     DURATION_FIELD_NUMBER: _builtins.int
     LINK_SIDES_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of requested partitions with data to copy."""
     total_partitions: _builtins.int
@@ -827,6 +848,10 @@ class EstimateReassignmentResponse(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Obstacles to the reassignment, one sentence each."""
 
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PlanRefusal]:
+        """The partitions that are left out with `skip_refused`, by reason."""
+
     def __init__(
         self,
         *,
@@ -838,10 +863,11 @@ class EstimateReassignmentResponse(_message.Message):
         duration: _duration_pb2.Duration | None = ...,
         link_sides: _abc.Iterable[Global___LinkSideEstimate] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        left_out: _abc.Iterable[_types_pb2.PlanRefusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_to_copy", b"bytes_to_copy", "duration", b"duration", "link_sides", b"link_sides", "move_ratio", b"move_ratio", "partitions", b"partitions", "total_partitions", b"total_partitions", "unknown_partitions", b"unknown_partitions", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_to_copy", b"bytes_to_copy", "duration", b"duration", "left_out", b"left_out", "link_sides", b"link_sides", "move_ratio", b"move_ratio", "partitions", b"partitions", "total_partitions", b"total_partitions", "unknown_partitions", b"unknown_partitions", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1171,6 +1197,11 @@ class SubmitReassignmentRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     THROTTLE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_REPLICAS_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_RACKS_FIELD_NUMBER: _builtins.int
+    ALLOW_CORDONED_FIELD_NUMBER: _builtins.int
+    ALLOW_FULL_FIELD_NUMBER: _builtins.int
+    SKIP_REFUSED_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """Dry run: check the request only; set no throttle and submit nothing."""
     throttle_bytes_per_second: _builtins.int
@@ -1179,6 +1210,16 @@ class SubmitReassignmentRequest(_message.Message):
     and it ends when no reassignment is left. ABORTED when another cluster override is set. The override is removed
     again when nothing is submitted, except after UNAVAILABLE, because the reassignment may run.
     """
+    allow_fewer_replicas: _builtins.bool
+    """Allow partitions to get fewer replicas than now."""
+    allow_fewer_racks: _builtins.bool
+    """Allow the replicas of a partition to be in fewer racks than now."""
+    allow_cordoned: _builtins.bool
+    """Allow replicas on brokers whose log directories are all cordoned (KIP-1066)."""
+    allow_full: _builtins.bool
+    """Allow brokers to get more bytes than they have free."""
+    skip_refused: _builtins.bool
+    """Leave refused partitions out and submit the others. ABORTED when all partitions are refused."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """1 to 10,000 partitions, each at most once."""
@@ -1189,10 +1230,15 @@ class SubmitReassignmentRequest(_message.Message):
         partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
         validate_only: _builtins.bool = ...,
         throttle_bytes_per_second: _builtins.int | None = ...,
+        allow_fewer_replicas: _builtins.bool = ...,
+        allow_fewer_racks: _builtins.bool = ...,
+        allow_cordoned: _builtins.bool = ...,
+        allow_full: _builtins.bool = ...,
+        skip_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_second", b"_throttle_bytes_per_second", "throttle_bytes_per_second", b"throttle_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_second", b"_throttle_bytes_per_second", "partitions", b"partitions", "throttle_bytes_per_second", b"throttle_bytes_per_second", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_second", b"_throttle_bytes_per_second", "allow_cordoned", b"allow_cordoned", "allow_fewer_racks", b"allow_fewer_racks", "allow_fewer_replicas", b"allow_fewer_replicas", "allow_full", b"allow_full", "partitions", b"partitions", "skip_refused", b"skip_refused", "throttle_bytes_per_second", b"throttle_bytes_per_second", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__throttle_bytes_per_second: _TypeAlias = _typing.Literal["throttle_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__throttle_bytes_per_second: _TypeAlias = _typing.Literal["_throttle_bytes_per_second", b"_throttle_bytes_per_second"]  # noqa: Y015
@@ -1212,6 +1258,7 @@ class SubmitReassignmentResponse(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     POSTPONED_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     submitted: _builtins.int
     """Number of partitions submitted; with `validate_only`, number that would be submitted."""
     already_in_progress: _builtins.int
@@ -1232,6 +1279,10 @@ class SubmitReassignmentResponse(_message.Message):
         `validate_only`, and not until the brokers' settings are read. Another one if replicas are `postponed`.
         """
 
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PlanRefusal]:
+        """The partitions that are left out with `skip_refused`, by reason."""
+
     def __init__(
         self,
         *,
@@ -1241,10 +1292,11 @@ class SubmitReassignmentResponse(_message.Message):
         refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         postponed: _builtins.int = ...,
+        left_out: _abc.Iterable[_types_pb2.PlanRefusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "postponed", b"postponed", "refused", b"refused", "submitted", b"submitted", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "left_out", b"left_out", "postponed", b"postponed", "refused", b"refused", "submitted", b"submitted", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -208,9 +208,12 @@ class AdminServiceServicer:
 
         Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
         same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
-        request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
-        another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
-        UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
+        request is wrong or names a target broker that is down. ABORTED, with nothing submitted, when a partition is
+        already being reassigned to other replicas, has no live replica to copy from, or would get fewer replicas, fewer
+        racks, a cordoned broker or a broker without room for it and the request does not allow that; when another
+        submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode. The message
+        has a line for each reason. UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether
+        Kafka accepted it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -231,8 +234,8 @@ class AdminServiceServicer:
         seconds.
 
         Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
-        available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
-        other replicas; UNAVAILABLE.
+        available (ZooKeeper mode without bootstrap servers); ABORTED when SubmitReassignment refuses the plan;
+        UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -72,9 +72,12 @@ class AdminServiceStub:
 
     Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
     same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
-    request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
-    another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
-    UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
+    request is wrong or names a target broker that is down. ABORTED, with nothing submitted, when a partition is
+    already being reassigned to other replicas, has no live replica to copy from, or would get fewer replicas, fewer
+    racks, a cordoned broker or a broker without room for it and the request does not allow that; when another
+    submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode. The message
+    has a line for each reason. UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether
+    Kafka accepted it.
     """
     CancelReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]
     """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
@@ -87,8 +90,8 @@ class AdminServiceStub:
     seconds.
 
     Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
-    available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
-    other replicas; UNAVAILABLE.
+    available (ZooKeeper mode without bootstrap servers); ABORTED when SubmitReassignment refuses the plan;
+    UNAVAILABLE.
     """
     StartCatchUp: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]
     """Throttles the catch-up of a broker that was bootstrapped or was offline. Idempotent.
@@ -162,9 +165,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
 
     Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
     same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
-    request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
-    another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
-    UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
+    request is wrong or names a target broker that is down. ABORTED, with nothing submitted, when a partition is
+    already being reassigned to other replicas, has no live replica to copy from, or would get fewer replicas, fewer
+    racks, a cordoned broker or a broker without room for it and the request does not allow that; when another
+    submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode. The message
+    has a line for each reason. UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether
+    Kafka accepted it.
     """
     CancelReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]  # type: ignore[assignment]
     """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
@@ -177,8 +183,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     seconds.
 
     Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
-    available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
-    other replicas; UNAVAILABLE.
+    available (ZooKeeper mode without bootstrap servers); ABORTED when SubmitReassignment refuses the plan;
+    UNAVAILABLE.
     """
     StartCatchUp: _aio.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]  # type: ignore[assignment]
     """Throttles the catch-up of a broker that was bootstrapped or was offline. Idempotent.
@@ -303,9 +309,12 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
         same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
-        request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
-        another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
-        UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
+        request is wrong or names a target broker that is down. ABORTED, with nothing submitted, when a partition is
+        already being reassigned to other replicas, has no live replica to copy from, or would get fewer replicas, fewer
+        racks, a cordoned broker or a broker without room for it and the request does not allow that; when another
+        submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode. The message
+        has a line for each reason. UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether
+        Kafka accepted it.
         """
 
     @_abc_1.abstractmethod
@@ -330,8 +339,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         seconds.
 
         Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
-        available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
-        other replicas; UNAVAILABLE.
+        available (ZooKeeper mode without bootstrap servers); ABORTED when SubmitReassignment refuses the plan;
+        UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

@@ -528,6 +528,38 @@ class PartitionRefusal(_message.Message):
 Global___PartitionRefusal: _TypeAlias = PartitionRefusal  # noqa: Y015
 
 @_typing.final
+class PlanRefusal(_message.Message):
+    """A reason for which partitions of a plan are refused before anything is submitted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ALLOWED_BY_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """What would happen and the fix, in one line that names the first partitions."""
+    allowed_by: _builtins.str
+    """The field of the request that allows it, for example `allow_fewer_replicas`. Empty: nothing does."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartition]:
+        """All partitions of the plan that share the reason."""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___TopicPartition] | None = ...,
+        allowed_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_by", b"allowed_by", "partitions", b"partitions", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRefusal: _TypeAlias = PlanRefusal  # noqa: Y015
+
+@_typing.final
 class Pause(_message.Message):
     """A pause: the planner decides nothing until an operator resumes it."""
 

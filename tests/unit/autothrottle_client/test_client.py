@@ -380,6 +380,7 @@ class SlowAdmin(AdminServicer):
             Estimator(cluster, cluster, cluster, MemoryMetrics(), self.overrides, builders.limits()),
             MemoryAuditedMap(CATCH_UPS),
             MemoryAuditedMap(REQUEST_QUOTAS),
+            builders.plan_check(cluster),
         )
         self.lists = self.removals = self.settings = self.cancellations = 0
         self.cancellation_seconds = 0.0

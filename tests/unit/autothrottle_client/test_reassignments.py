@@ -309,8 +309,10 @@ def test_many_partitions_are_submitted_and_cancelled_in_parts(
         eventually(lambda: services.is_clean(), SECONDS)
         with pytest.raises(Missing, match="nothing was cancelled"):
             admin.cancel_reassignment(wanted)
-        with pytest.raises(Missing, match=r"^1 partitions were submitted, the next ones were not: t2-0 does not exist"):
-            admin.submit_reassignment({("t1", 0): (1001, 1003), ("t2", 0): (1001,)})
+        submissions = list(services.cluster.submissions)
+        with pytest.raises(Missing, match=r"^t2-0 does not exist; give a partition's name\nt3-0 does not exist"):
+            admin.submit_reassignment({("t1", 0): (1001, 1003), ("t2", 0): (1001,), ("t3", 0): (1001,)})
+        assert services.cluster.submissions == submissions, "no part is submitted if another one is refused"
 
 
 def test_numbers_that_do_not_fit_the_proto_are_refused_without_a_call() -> None:
@@ -472,6 +474,43 @@ def test_cancel_fails_for_partitions_that_are_not_safe_on_their_original_replica
     assert [services.cluster.topics["t1"][p].moves for p in (0, 1)] == [False, True]
 
 
+def test_a_plan_that_cuts_replicas_needs_an_option_in_every_command(
+    services: InProcessServices, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`estimate`, `reassign --dry-run` and `reassign` accepted a plan with fewer replicas without a word."""
+    plan = str(written(tmp_path, [row(0, 1001), row(1, 1003, 1001)]))
+    cut = "t1-0 would have 1 replica instead of 2; to submit it nevertheless: --allow-fewer-replicas"
+    for command_line in (["estimate", plan], ["reassign", plan, "--dry-run"], ["reassign", plan]):
+        out, error = output(capsys, *command_line, status=1)
+        assert out == ""
+        assert error.splitlines() == [
+            f"throttlectl: {cut}",
+            "  to leave refused partitions out and submit the 1 other partition: --skip-refused",
+        ]
+    assert services.cluster.submissions == []
+    assert "to copy for 1 of 2 partitions" in output(capsys, "estimate", plan, "--allow-fewer-replicas")[0]
+    out, error = output(capsys, "estimate", plan, "--skip-refused")
+    assert error.splitlines()[0] == f"throttlectl: warning: left out: {cut}"
+    expected = ("2 partitions would be submitted\n", "")
+    assert output(capsys, "reassign", plan, "--dry-run", "--allow-fewer-replicas") == expected
+    printed = output(capsys, "reassign", plan, "--no-wait", "--skip-refused")
+    assert printed == (
+        "1 partitions submitted, throttled from the first byte; 1 are left out\n",
+        f"throttlectl: warning: left out: {cut}\n",
+    )
+    assert [list(submission) for submission in services.cluster.submissions] == [[("t1", 1)]]
+
+
+def test_reassign_follows_what_it_has_not_left_out(services: InProcessServices, tmp_path: Path) -> None:
+    plan = written(tmp_path, [row(0, 1001), row(1, 1003, 1001)])
+    with command("reassign", str(plan), "--skip-refused") as running:
+        eventually(lambda: services.cluster.submissions, SECONDS)
+        services.cluster.finish("t1", 1)
+        out, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, errors
+    assert out.splitlines()[-1] == "1 partitions arrived"
+
+
 def test_reassign_warns_of_fetch_sizes_that_are_too_large(
     services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -509,6 +548,7 @@ def test_json_output_has_the_same_content(
         "refused": {},
         "warnings": [],
         "postponed": 0,
+        "left_out": [],
     }
     out, _ = output(capsys, "reassignments", "--output=json")
     assert [topic["partitions"] for topic in json.loads(out)["topics"]] == [[0, 1]]

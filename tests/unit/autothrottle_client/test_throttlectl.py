@@ -526,7 +526,7 @@ def test_names_and_reasons_of_the_server_cannot_control_the_terminal(
 
     monkeypatch.setattr(AdminClient, "list_overrides", refuse)
     assert main(["get", "--addr=127.0.0.1:1"]) == 2
-    assert capsys.readouterr().err == "throttlectl: a?]0;x???throttlectl: forged\n"
+    assert capsys.readouterr().err == "throttlectl: a?]0;x??\n  throttlectl: forged\n", "further lines are indented"
 
 
 def test_measured_rates_are_shown_with_two_decimals() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -72,7 +72,7 @@ class DatadogStorageMetrics:
         """End all running calls and threads."""
         self._client.close()
 
-    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+    def fetch_storage_metrics(self, timeout: timedelta, broker_ids: Collection[int] | None = None) -> StorageMetrics:
         deadline, queries = time.monotonic() + timeout.total_seconds(), self._queries
         self._client.fetch([self._client.check_key()], deadline)
         end, tag = int(self._clock()), queries.broker_id_tag

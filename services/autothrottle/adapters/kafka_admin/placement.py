@@ -27,6 +27,11 @@ class AdminClusterSource:
     def __init__(self, kafka: KafkaAdmin) -> None:
         self._kafka = kafka
 
+    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+        deadline = time.monotonic() + timeout.total_seconds()
+        racks = {id: rack for id, rack in self._kafka.racks(timeout=timeout).items() if id in broker_ids}
+        return self._brokers(racks, time_left(deadline))
+
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         racks = self._kafka.racks(timeout=timeout)
@@ -49,15 +54,17 @@ class AdminClusterSource:
             if topic not in failures
             for partition, row in partitions.items()
         )
-        cordoned = self._cordoned(racks, time_left(deadline))
-        brokers = {id: PlacementBroker(id, rack, cordoned=id in cordoned) for id, rack in sorted(racks.items())}
+        brokers = self._brokers(racks, time_left(deadline))
         problems = tuple(f"topic {topic} cannot be read: {failure}" for topic, failure in failures.items())
         return PlacementCluster(brokers, settled(current, reassigning), problems=problems)
 
-    def _cordoned(self, broker_ids: Collection[int], timeout: timedelta) -> frozenset[int]:
-        """Return the brokers whose log directories are all cordoned (KIP-1066); one that does not answer is not."""
-        configs = self._kafka.broker_configs(broker_ids, CORDON_KEYS, timeout=timeout).values
-        return frozenset(id for id, values in configs.items() if is_cordoned(values))
+    def _brokers(self, racks: Mapping[int, str], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+        """Return the brokers; one is cordoned if all its log directories are (KIP-1066), and not if it is silent."""
+        configs = self._kafka.broker_configs(racks, CORDON_KEYS, timeout=timeout).values
+        return {
+            id: PlacementBroker(id, rack, cordoned=id in configs and is_cordoned(configs[id]))
+            for id, rack in sorted(racks.items())
+        }
 
 
 def is_cordoned(values: Configs) -> bool:
@@ -76,9 +83,10 @@ class LogDirMetrics:
     def __init__(self, kafka: KafkaAdmin) -> None:
         self._kafka = kafka
 
-    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+    def fetch_storage_metrics(self, timeout: timedelta, broker_ids: Collection[int] | None = None) -> StorageMetrics:
         deadline, sampled = time.monotonic() + timeout.total_seconds(), datetime.now(UTC)
-        answers = self._kafka.log_dirs(self._kafka.brokers(timeout=timeout), timeout=time_left(deadline))
+        asked = self._kafka.brokers(timeout=timeout) if broker_ids is None else broker_ids
+        answers = self._kafka.log_dirs(asked, timeout=time_left(deadline))
         if not answers.values:
             failure = next(iter(answers.failures.values()), "it has no broker")
             raise Unavailable(f"the cluster reports no log directory: {failure}")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
@@ -40,6 +40,17 @@ class ZooKeeperClusterSource:
 
     def __init__(self, client: KazooClient, kafka: KafkaPaths) -> None:
         self._client, self._kafka = client, kafka
+
+    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+        deadline, ids = time.monotonic() + timeout.total_seconds(), sorted(broker_ids)
+        with translated_errors("reading the brokers' racks"):
+            nodes = read_nodes(self._client, [f"{self._kafka.broker_ids}/{id}" for id in ids], deadline)
+        brokers = {}
+        for id, node in zip(ids, nodes, strict=True):
+            with suppress(Invalid):  # its rack is unknown
+                if node is not None:
+                    brokers[id] = PlacementBroker(id, registered_rack(node[0] or b""))
+        return brokers
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()

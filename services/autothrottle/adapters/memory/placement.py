@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from autothrottle.adapters.memory.state_store import Outages
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.ports.services import PlacementCluster, StorageMetrics
 
 
@@ -16,6 +18,10 @@ class MemoryPlacementCluster(Outages):
 
     def __init__(self, cluster: PlacementCluster) -> None:
         self.cluster = cluster
+
+    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+        self._raise_if_down()
+        return {id: broker for id, broker in self.cluster.brokers.items() if id in broker_ids}
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         self._raise_if_down()
@@ -30,7 +36,7 @@ class MemoryStorageMetrics(Outages):
     def __init__(self, metrics: StorageMetrics | None = None) -> None:
         self.metrics = metrics
 
-    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+    def fetch_storage_metrics(self, timeout: timedelta, broker_ids: Collection[int] | None = None) -> StorageMetrics:
         self._raise_if_down()
         if self.metrics is None:
             raise Missing("no sample is stored; run metricsfetcher")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
@@ -53,7 +53,7 @@ class PrometheusStorageMetrics:
         """End all running calls and threads."""
         self._client.close()
 
-    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+    def fetch_storage_metrics(self, timeout: timedelta, broker_ids: Collection[int] | None = None) -> StorageMetrics:
         deadline, settings = time.monotonic() + timeout.total_seconds(), self._settings
         registered, warnings = self._hosts.read(timeout / 4) if self._hosts else ({}, ())
         sampled = datetime.fromtimestamp(int(self._clock()), UTC)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -44,7 +44,7 @@ class ZooKeeperStorageMetrics:
         self._client = client
         self._root = "".join(f"/{part}" for part in prefix.split("/") if part)
 
-    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+    def fetch_storage_metrics(self, timeout: timedelta, broker_ids: Collection[int] | None = None) -> StorageMetrics:
         with translated_errors("reading the nodes of metricsfetcher"):
             partitions, partitions_stat = self._node(_PARTITIONS, timeout)
             brokers, brokers_stat = self._node(_BROKERS, timeout)

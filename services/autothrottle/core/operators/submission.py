@@ -17,7 +17,8 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas, validate_broker_id
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
-from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
+from autothrottle.core.errors import Invalid
+from autothrottle.core.operators.plan_refusals import PERMISSIVE, PlanCluster, named, refusal_error, refusals
 from autothrottle.core.texts import excerpt
 from autothrottle.core.units import MAX_INT32
 
@@ -123,15 +124,11 @@ def proposal(snapshot: Snapshot, targets: Targets) -> ProposedReassignment:
     Raises:
         Missing: a topic or a partition does not exist.
         Invalid: an adding replica's broker is not registered.
-        Conflict: a partition is being reassigned to other replicas.
+        Conflict: a partition is being reassigned to other replicas, or has no live replica to copy from.
     """
+    if refused := refusals(PlanCluster(snapshot), targets, PERMISSIVE):
+        raise refusal_error(refused, others=0)
     assignments = snapshot.assignments
-    absent = (f"{named(row)} does not exist" for row in targets if row not in assignments)
-    _refuse(Missing, absent, "give a partition's name")
-    _refuse(Invalid, _absent_brokers(snapshot, targets), "start the broker, or name another")
-    elsewhere = (row for row in targets if assignments[row].moves and assignments[row].target != targets[row])
-    problems = (f"{named(row)} is already being reassigned to {_list(assignments[row].target)}" for row in elsewhere)
-    _refuse(Conflict, problems, "wait until it is done, or cancel it first")
     moving = frozenset(row for row in targets if assignments[row].moves)
     in_place = frozenset(row for row in targets if row not in moving and assignments[row].replicas == targets[row])
     return ProposedReassignment(
@@ -139,27 +136,9 @@ def proposal(snapshot: Snapshot, targets: Targets) -> ProposedReassignment:
     )
 
 
-def _absent_brokers(snapshot: Snapshot, targets: Targets) -> Iterator[str]:
-    """Yield a sentence for each unregistered broker that would get a new replica; current replicas may be down."""
-    first: dict[int, TopicPartition] = {}
-    for row, replicas in targets.items():
-        for broker_id in replicas:
-            if broker_id not in snapshot.brokers and broker_id not in snapshot.assignments[row].replicas:
-                first.setdefault(broker_id, row)
-    for broker_id, row in sorted(first.items()):
-        yield f"broker {broker_id}, a target replica of {named(row)}, is unknown or down"
-    if first:
-        yield f"the registered brokers are {_list(sorted(snapshot.brokers))}"
-
-
 def some(problems: Iterable[str]) -> str:
     """Return the first problems, and the number of the others; "": there are none."""
     return excerpt(list(problems), _SHOWN, "; ")
-
-
-def _refuse(kind: type[AutothrottleError], problems: Iterable[str], fix: str) -> None:
-    if text := some(problems):
-        raise kind(f"{text}; {fix}")
 
 
 def with_one_exchange(snapshot: Snapshot, targets: Targets, topic: str) -> Targets:
@@ -285,15 +264,6 @@ def _entries(proposed: TopicReassignment, role: ReplicaRole) -> Iterator[str]:
     for partition, _, isr, pending in proposed.rows():
         if pending:
             yield from (f"{partition}:{b}" for b in (isr if role is ReplicaRole.LEADER else pending))
-
-
-def named(row: TopicPartition) -> str:
-    """Return a partition as Kafka's tools write it.
-
-    >>> named(("orders", 7))
-    'orders-7'
-    """
-    return f"{row[0]}-{row[1]}"
 
 
 def _list(broker_ids: Collection[int]) -> str:

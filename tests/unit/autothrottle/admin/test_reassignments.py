@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
 import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.operators.sources import StoredOverride
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle.runtime.logs import JsonFormat
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, applier_pb2, applier_pb2_grpc, types_pb2
 from tests import builders
 from tests.builders import eventually, mb
-from tests.in_process_services import BROKERS, InProcessServices
+from tests.in_process_services import BROKERS, STATE_TOPIC, InProcessServices
 
 SLACK = 40.0
 """Timeout of a call on a busy machine, in seconds."""
@@ -178,6 +181,7 @@ def test_a_conflicting_reassignment_is_aborted(services: InProcessServices, stub
 def test_without_a_leader_nothing_is_submitted_or_cancelled() -> None:
     metrics = MemoryMetrics()
     with InProcessServices(metrics, metrics) as services:
+        services.cluster.add_topic("t1", {0: (1001, 1002), 1: (1002, 1001)})
         stub: Any = admin_pb2_grpc.AdminServiceStub(services.channel("admin"))
         cancel = admin_pb2.CancelReassignmentRequest(partitions=PARTITIONS)
         for call in (lambda: submit(stub), lambda: stub.CancelReassignment(cancel, timeout=SLACK)):
@@ -261,3 +265,97 @@ def test_an_action_stays_in_effect_if_its_audit_record_cannot_be_stored(
     (warning,) = [line for line in caplog.messages if "audit record" in line]
     assert warning.startswith("The audit record of this action was not stored, the action stays in effect: ")
     services.overrides.unavailable(False)
+
+
+# Plans that take something away.
+
+
+def target_of(partition: int, *replicas: int) -> types_pb2.PartitionTarget:
+    return types_pb2.PartitionTarget(topic="t1", partition=partition, replicas=replicas)
+
+
+def estimated(stub: Any, *targets: types_pb2.PartitionTarget, **options: Any) -> Any:
+    return stub.EstimateReassignment(
+        admin_pb2.EstimateReassignmentRequest(partitions=targets, **options), timeout=SLACK
+    )
+
+
+CUT = "t1-0, t1-1 would have 1 replica instead of 2, below min.insync.replicas=2, so that producers with acks=all fail"
+
+
+@pytest.mark.parametrize("call", [submit, estimated])
+def test_a_plan_that_takes_something_away_is_refused_with_all_reasons(
+    services: InProcessServices, stub: Any, call: Any
+) -> None:
+    """A plan from 3 replicas to 1 was submitted without a word, and every producer with acks=all failed afterwards."""
+    racks = {1001: "a", 1002: "b", 1003: "a", 1004: "c"}
+    brokers = {b: PlacementBroker(b, rack, cordoned=b == 1004) for b, rack in racks.items()}
+    services.placement.cluster = PlacementCluster(brokers, ())
+    services.storage.metrics = StorageMetrics({("t1", 2): 10**9}, {1003: 10**6}, datetime.now(UTC))
+    services.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2})
+    services.cluster.add_topic("t1", {**dict.fromkeys((0, 1, 2, 3, 4), (1001, 1002))})
+    targets = [target_of(0, 1001), target_of(1, 1002), target_of(2, 1001, 1003), target_of(3, 1004, 1002)]
+    code, message = refusal(lambda: call(stub, *targets, target_of(4, 1002, 1001)))
+    assert code is grpc.StatusCode.ABORTED
+    assert message.split("\n") == [
+        "4 partitions are refused:",
+        f"{CUT}; to submit it nevertheless: --allow-fewer-replicas",
+        "t1-2 would be in 1 rack instead of 2; to submit it nevertheless: --allow-fewer-racks",
+        "broker 1004, a target replica of t1-3, is cordoned; to submit it nevertheless: --allow-cordoned",
+        "the plan copies 1.00 GB to broker 1003, which has room for 0.00 GB: t1-2 does not fit; to submit it "
+        "nevertheless: --allow-full",
+        "to leave refused partitions out and submit the 1 other partition: --skip-refused",
+    ]
+    assert services.cluster.submissions == [] and services.is_clean()
+    allowed = {"allow_fewer_replicas": True, "allow_fewer_racks": True, "allow_cordoned": True, "allow_full": True}
+    assert not call(stub, *targets, **allowed).left_out
+
+
+def test_refused_partitions_are_left_out_by_name_on_request(services: InProcessServices, stub: Any) -> None:
+    targets = [target_of(0, 1001), target_of(1, 1003, 1001)]
+    done = submit(stub, *targets, skip_refused=True)
+    assert done.submitted == 1
+    (left_out,) = done.left_out
+    assert (
+        left_out.reason == "t1-0 would have 1 replica instead of 2; to submit it nevertheless: --allow-fewer-replicas"
+    )
+    assert list(left_out.partitions) == [types_pb2.TopicPartition(topic="t1", partition=0)]
+    assert left_out.allowed_by == "allow_fewer_replicas"
+    assert list(services.cluster.submissions[0]) == [("t1", 1)]
+    code, message = refusal(lambda: submit(stub, targets[0], skip_refused=True))
+    assert code is grpc.StatusCode.ABORTED and "--skip-refused" not in message
+
+
+def test_own_state_is_cut_only_on_request_and_is_not_refused_in_mid_move(
+    services: InProcessServices, stub: Any
+) -> None:
+    """The planner exchanges one replica at a time, so that the running move has other targets than the plan."""
+    services.cluster.add_topic(STATE_TOPIC, {0: (1001, 1002)})
+
+    def submitted(*replicas: int) -> Any:
+        return submit(stub, types_pb2.PartitionTarget(topic=STATE_TOPIC, partition=0, replicas=replicas))
+
+    assert refusal(lambda: submitted(1001))[0] is grpc.StatusCode.ABORTED
+    assert submitted(1003, 1004).postponed == 1
+    again = submitted(1003, 1004)
+    assert (again.already_in_progress, again.postponed) == (1, 1)
+
+
+def test_what_cannot_be_read_is_not_checked_and_named(services: InProcessServices, stub: Any) -> None:
+    services.placement.unavailable(True)
+    services.storage.unavailable(True)
+    done = submit(stub, validate_only=True)
+    assert done.submitted == 2
+    assert list(done.warnings) == [
+        "not checked, because it cannot be read: racks and cordons of brokers (the cluster does not answer; try again)",
+        "not checked, because it cannot be read: free storage of brokers (the store of metrics does not answer; try "
+        "again)",
+    ]
+
+
+def test_an_old_sample_of_storage_refuses_nothing(services: InProcessServices, stub: Any) -> None:
+    sizes = {("t1", 0): 10**9, ("t1", 1): 10**9}
+    services.storage.metrics = StorageMetrics(sizes, {1003: 0}, datetime.now(UTC) - timedelta(hours=2))
+    assert submit(stub, validate_only=True).submitted == 2
+    services.storage.metrics = StorageMetrics(sizes, {1003: 0}, datetime.now(UTC))
+    assert "do not fit" in refusal(lambda: submit(stub, validate_only=True))[1]

@@ -263,6 +263,7 @@ def test_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Path) 
             Estimator(bench.cluster, bench.cluster, bench.cluster, bench.metrics, bench.overrides, builders.limits()),
             bench.catch_ups,
             MemoryAuditedMap(REQUEST_QUOTAS),
+            builders.plan_check(bench.cluster),
         )
         add_admin = admin_pb2_grpc.add_AdminServiceServicer_to_server
         admin = ServiceServer("admin", [(add_admin, servicer, "autothrottle.v1.AdminService")])

@@ -96,6 +96,7 @@ def server(services: InProcessServices) -> Iterator[str]:
             services.estimator,
             services.catch_ups,
             services.request_quotas,
+            services.plan_check,
         )
         servicers: list[tuple[Callable[[Any, grpc.Server], None], object, str]] = [
             (admin_pb2_grpc.add_AdminServiceServicer_to_server, admin, "autothrottle.v1.AdminService"),

@@ -110,6 +110,15 @@ def test_brokers_have_their_racks_and_cordons() -> None:
     }
 
 
+def test_some_brokers_are_read_without_the_partitions() -> None:
+    source = AdminClusterSource(PlacedKafka(MemoryCluster()))
+    brokers = source.fetch_brokers({1002, 1004, 1009}, TIMEOUT)
+    assert {id: (broker.rack, broker.cordoned) for id, broker in brokers.items()} == {
+        1002: ("", True),
+        1004: ("c", False),
+    }
+
+
 KEY = "cordoned.log.dirs"
 
 

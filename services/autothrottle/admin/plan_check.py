@@ -1,0 +1,130 @@
+"""Judges a plan against the cluster before anything is submitted. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from autothrottle.core.cluster.configs import ClusterSettings
+from autothrottle.core.cluster.snapshot import SnapshotRequest
+from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
+from autothrottle.core.operators.plan_refusals import PlanCluster, refusal_error, refusals, without_refused
+from autothrottle.core.operators.submission import Targets
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.records import Allowances, LeftOut
+from autothrottle.ports.kafka import FetchSettingsSource, SnapshotSource
+from autothrottle.ports.services import ClusterSource, StorageMetrics, StorageMetricsSource
+
+_READ_TIMEOUT = timedelta(seconds=2)
+"""Limit of each reading that may stay unknown, so that the call itself does not time out because of it."""
+
+_MAX_SAMPLE_AGE = timedelta(hours=1)
+"""An older sample of free storage says nothing about the room of today; topicmappr's `--metrics-age` is the same."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPlan:
+    """The part of a plan that may be submitted."""
+
+    targets: Targets
+    left_out: tuple[LeftOut, ...]
+    """Why the other partitions are left out."""
+    warnings: tuple[str, ...]
+    """What could not be checked, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCheck:
+    """Reads what a plan is judged by."""
+
+    snapshots: SnapshotSource
+    settings: FetchSettingsSource
+    cluster: ClusterSource
+    storage: StorageMetricsSource
+    state_topic: str = ""
+    """The topic of our own state, whose replicas the planner exchanges one at a time; "": there is none."""
+
+    def check(self, targets: Targets, allowances: Allowances, timeout: timedelta) -> CheckedPlan:
+        """Return the part of a plan that may be submitted: all of it, or with `skip_refused` what is not refused.
+
+        Racks, cordons, storage and `min.insync.replicas` that cannot be read are not checked; a warning says so.
+
+        Raises:
+            Missing, Invalid, Conflict: partitions are refused; the message has one line for each reason.
+            Unavailable: the cluster cannot be read in time.
+            Incomplete: the reassignments cannot be read.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        snapshot = self.snapshots.fetch_snapshot(SnapshotRequest(partitions=targets.keys()), timeout=timeout)
+        assignments, warnings = snapshot.assignments, list[str]()
+        # The planner knows the next exchange of its own state; to a caller it may look like another reassignment.
+        judged = {
+            row: target
+            for row, target in targets.items()
+            if row[0] != self.state_topic or row not in assignments or not assignments[row].moves
+        }
+        changed = {
+            row: target
+            for row, target in judged.items()
+            if row in assignments and not assignments[row].moves and set(assignments[row].replicas) != set(target)
+        }
+        adding = {b for row, target in changed.items() for b in target if b not in assignments[row].replicas}
+        read = _Readings(deadline, warnings)
+        brokers: Mapping[int, PlacementBroker] = {}
+        if changed:
+            named = adding.union(*(assignments[row].replicas for row in changed))
+            brokers = read("racks and cordons of brokers", lambda limit: self.cluster.fetch_brokers(named, limit), {})
+        metrics = StorageMetrics()
+        if asked := snapshot.brokers.intersection(adding):
+            asked |= snapshot.brokers.intersection(assignments[row].leader for row in changed)
+            metrics = read("free storage of brokers", lambda limit: self._storage(asked, limit), metrics)
+        settings = ClusterSettings()
+        if cut := {row[0] for row, target in changed.items() if len(target) < len(assignments[row].replicas)}:
+            settings = read(
+                "min.insync.replicas", lambda limit: self.settings.fetch_settings((), sorted(cut), limit), settings
+            )
+        cluster = PlanCluster(
+            snapshot,
+            {b: broker.rack for b, broker in brokers.items()},
+            {b for b, broker in brokers.items() if broker.cordoned},
+            metrics.storage_free,
+            metrics.sizes,
+            settings.min_in_sync_replicas,
+        )
+        refused = refusals(cluster, judged, allowances)
+        accepted = without_refused(targets, refused)
+        if refused and (not allowances.skip_refused or not accepted):
+            raise refusal_error(refused, len(accepted))
+        return CheckedPlan(accepted, refused, tuple(warnings))
+
+    def _storage(self, broker_ids: frozenset[int], timeout: timedelta) -> StorageMetrics:
+        try:
+            metrics = self.storage.fetch_storage_metrics(timeout, broker_ids)
+        except Missing:  # no metricsfetcher runs
+            return StorageMetrics()
+        is_old = metrics.sampled is not None and datetime.now(UTC) - metrics.sampled > _MAX_SAMPLE_AGE
+        return StorageMetrics() if is_old else metrics
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    """Reads what may stay unknown, within what is left of a deadline."""
+
+    deadline: float
+    warnings: list[str]
+
+    def __call__(self, what: str, fetch: Callable[[timedelta], _T], unknown: _T) -> _T:
+        """Return what a call returns within its limit, or else the default, with a warning."""
+        limit = min(_READ_TIMEOUT, timedelta(seconds=max(self.deadline - time.monotonic(), 0) / 2))
+        try:
+            if not limit:
+                raise Unavailable("no time is left")
+            return fetch(limit)
+        except AutothrottleError as error:
+            self.warnings.append(f"not checked, because it cannot be read: {what} ({error})")
+            return unknown

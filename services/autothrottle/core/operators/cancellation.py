@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
-from autothrottle.core.operators.submission import named
+from autothrottle.core.operators.plan_refusals import named
 
 
 @dataclass(frozen=True, slots=True)

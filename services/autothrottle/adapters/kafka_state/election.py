@@ -142,7 +142,9 @@ class KafkaElection(Candidate):
         if not holder:  # a leader that restores a lost topic goes first
             patience = self._silence_limit - self._state.silence(self._own.term)
         elif holder == self._path:
-            patience = 0.0
+            # After the session timeout, another term may have begun in records that an unclean election has lost.
+            was_alone = time.monotonic() - self._last_contact < self._session_seconds
+            patience = 0.0 if was_alone else self._silence_limit - self._state.epoch_seconds
         elif not versions[holder]:
             patience = self._rank() * self._turn_seconds - self._state.silence(holder)
         else:

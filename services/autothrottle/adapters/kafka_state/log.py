@@ -194,6 +194,11 @@ class StateLog:
         with self._changed:
             return self._reader.replica.epoch
 
+    @property
+    def epoch_seconds(self) -> float:
+        """Time since Kafka last elected a leader of the partition, as far as it is known here, in seconds."""
+        return time.monotonic() - self._epoch_time
+
     @contextmanager
     def synced(self, deadline: float) -> Iterator[Tree]:
         """Give the tree with all edits that were acknowledged before the call. Other threads wait meanwhile."""

@@ -107,6 +107,8 @@ class Process:
     is_stopped: bool = False
     fence: int = 0
     lease_end: float = 0.0
+    led_last: bool = False
+    """Whether no later term than its own is known."""
     _next_number: int = 0
     _outbox: list[tuple[list[StateEdit], Sequence[bytes]]] = field(default_factory=list)
     _in_flight: dict[str, tuple[float, bool]] = field(default_factory=dict)
@@ -196,7 +198,7 @@ class Process:
             self._meet(reader.reach_end())
             if replica.position:
                 history.check(self, log.records[-1] if log.records else None)
-            if records := reader.lost_records(history.now, 2 * LEASE, led_last=self.fence > 0):
+            if records := reader.lost_records(history.now, 2 * LEASE, led_last=self.led_last):
                 self._outbox.append(([], records))
 
     def _meet(self, results: Sequence[EditResult]) -> None:
@@ -213,10 +215,11 @@ class Process:
             if made is None:
                 pass
             elif TERM in edit.texts:
-                self.fence, self.lease_end = result.version, made + LEASE
+                self.fence, self.lease_end, self.led_last = result.version, made + LEASE, True
             elif result.fence == self.fence:
                 self.lease_end = max(self.lease_end, made + LEASE)
             if result.fence != self.fence:
+                self.led_last &= not self.fence
                 self.fence = 0
             if edit.id in self._edits:
                 self._edits[edit.id].is_read_back = True
@@ -224,6 +227,8 @@ class Process:
     def _work(self) -> None:
         history, tree = self.history, self.reader.tree
         chance = history.chance
+        if self.fence and not self.leads:
+            self.fence = 0
         if history.is_silent:
             return
         if history.now >= self._next_beat:
@@ -266,7 +271,11 @@ class Process:
             versions[holder] = tree.version(holder)
             since = -SESSION if holder == self.path else self._silence.get(holder, self._ready_time)
         claimed = max((made for made, is_claim in self._in_flight.values() if is_claim), default=-SESSION)
-        if now - max(since, self._epoch_time, claimed) < SESSION:
+        epoch_time = self._epoch_time
+        if since < 0:
+            was_alone = now - (self.lease_end - LEASE) < SESSION
+            epoch_time = -SESSION if was_alone else epoch_time + LEASE - SESSION
+        if now - max(since, epoch_time, claimed) < SESSION:
             return None
         return StateEdit(versions=versions, texts={TERM: self.name}, epoch=self.reader.replica.epoch)
 

@@ -276,6 +276,29 @@ def test_a_leader_that_is_cut_off_steps_down_before_another_leads(processes: Pro
         election.leave()
 
 
+def test_an_earlier_leader_waits_if_the_log_may_have_lost_the_term_of_another(processes: Processes) -> None:
+    """It claimed at once, since the log still named it. The leader whose claim was lost still held its term."""
+    session = timedelta(seconds=1.5)
+    logs: Sequence[StateLog] = [processes.log(), processes.log()]
+    first, second = (KafkaElection(log, OWN, session) for log in logs)
+    first.join("a:1", lambda: None)
+    eventually(lambda: first.term)
+    processes.topic(logs[0]).is_cut = True
+    end = processes.partition.end
+    second.join("b:1", lambda: None)
+    eventually(lambda: second.term)
+    processes.topic(logs[1]).is_cut = True
+    processes.partition.truncate(end)
+    processes.topic(logs[0]).is_cut = False
+    while second.term:
+        assert first.term is None
+        time.sleep(0.001)
+    eventually(lambda: first.term)
+    processes.topic(logs[1]).is_cut = False
+    for election in (second, first):
+        election.leave()
+
+
 def test_a_candidate_that_hears_nothing_cannot_depose_the_leader(processes: Processes) -> None:
     """It could append, but its reads came late. Its claim expects a heartbeat that is not the last one."""
     session = timedelta(seconds=0.9)

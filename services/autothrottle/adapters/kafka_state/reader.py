@@ -193,7 +193,8 @@ class StateReader:
         memory, replica = self._memory, self.replica
         if memory is None or memory.values or memory.audit or not memory.is_continued:
             return
-        if replica.is_complete and replica.restored_version is None:
+        is_included = replica.is_complete and replica.tree.has_edits_of(memory.tree)
+        if is_included and replica.restored_version is None:
             self._memory = None
 
     def adopt(self, replica: StateReplica) -> None:
@@ -237,14 +238,14 @@ class StateReader:
         assert memory is not None
         if replica.restored_version is not None and not memory.is_tail_lost:  # it may be older than the memory
             common = min(replica.restored_version, memory.tree.last_version)
-            if replica.restored_version > common and not replica.tree.has_edits_of(memory.tree):
-                # An earlier restore began other versions before the last one that is in memory.
-                common = replica.tree.newest_version(common)
         elif memory.is_continued:
             common = memory.tree.last_version
         else:
             shared = (last for offset, (digest, last) in replica.digests.items() if digest == memory.digest(offset))
             common = max(shared, default=0)
+        if common == memory.tree.last_version and not replica.tree.has_edits_of(memory.tree):
+            # Another process has restored an older memory, from which newer versions began.
+            common = replica.tree.newest_version(common)
         values = lost_values(memory.tree, replica.tree, common)
         audit = [entry for entry in memory.tree.audit if entry.version > common]
         return memory.values | {p: v for p, v in values.items() if self._is_kept(p)}, [*memory.audit, *audit]

@@ -153,3 +153,23 @@ def test_a_process_that_missed_two_new_topics_writes_again_what_only_it_had_read
     processes.topic(second).is_cut = False
     eventually(lambda: text(log, Y) == "kept")
     assert (text(second), text(second, Y)) == ("3", "kept")
+
+
+def test_a_snapshot_that_follows_the_restore_of_an_older_memory_does_not_include_a_newer_one(
+    processes: Processes, log: StateLog
+) -> None:
+    """A process that had slept took it for one that includes all that it had read. An edit that only it had was lost."""
+    log.mark_strict(0, soon())
+    put(log, "1")
+    second = processes.log()
+    assert text(second) == "1"
+    processes.topic(log).is_cut = True
+    put(second, "kept", Y)
+    processes.topic(second).is_cut = True
+    processes.partition.delete_before(processes.partition.end)
+    processes.topic(log).is_cut = False
+    put(log, "2")
+    log.write_snapshot()
+    processes.topic(second).is_cut = False
+    eventually(lambda: text(log, Y) == "kept")
+    assert (text(second), text(second, Y)) == ("2", "kept")

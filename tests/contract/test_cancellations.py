@@ -12,7 +12,7 @@ from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.errors import Conflict, Unavailable
 from autothrottle.core.operators.cancellation import Cancellation
 from autothrottle.ports.kafka import Reassigner, Term
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger
@@ -120,6 +120,6 @@ def test_without_a_reading_nothing_is_cancelled() -> None:
     }
     subject.kafka.topic_failures.clear()
     subject.kafka.failures["brokers"] = Unavailable("no broker answers")
-    with pytest.raises(Unavailable, match="nothing was cancelled, because its safety cannot be checked: no broker ans"):
+    with pytest.raises(Conflict, match="nothing was cancelled, because its safety cannot be checked now: no broker"):
         subject.cancel(1)
     assert subject.moves() == [True, True]

@@ -359,7 +359,7 @@ class Planner:
             NotLeader: with the leader's address.
             Missing: none of them is being reassigned.
             Invalid: the backend cannot cancel.
-            Conflict: this planner runs in shadow mode.
+            Conflict: this planner runs in shadow mode, or the safety of the partitions cannot be checked now.
             Unavailable: the outcome is unknown.
         """
         term = self._require_term()

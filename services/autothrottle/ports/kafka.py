@@ -149,7 +149,8 @@ class Reassigner(Protocol):
         Raises:
             NotLeader: the term is over; nothing was done.
             Invalid: the backend cannot cancel; nothing was done.
-            Unavailable: it is unknown whether the request took effect, unless the message says that nothing was done.
+            Conflict: the state of the partitions cannot be read now; nothing was done.
+            Unavailable: it is unknown whether the request took effect.
         """
 
 

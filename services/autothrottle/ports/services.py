@@ -50,7 +50,7 @@ class LeadingPlanner(Protocol):
         Raises:
             Missing: none of the partitions is being reassigned.
             Invalid: the backend cannot cancel reassignments.
-            Conflict: the planner is in shadow mode.
+            Conflict: the planner is in shadow mode, or the safety of the partitions cannot be checked now.
             Unavailable: it is unknown whether the request took effect.
         """
 

@@ -24,7 +24,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     replicas_on,
 )
-from autothrottle.core.errors import AutothrottleError, Missing
+from autothrottle.core.errors import Conflict, Missing, Unavailable
 from autothrottle.core.operators.cancellation import Cancellation, CancelRule, original_replicas, without_reassignment
 from autothrottle.core.operators.submission import Targets
 from autothrottle.ports.kafka import Refusals, Term
@@ -173,8 +173,8 @@ class AdminReassigner:
         deadline = time.monotonic() + timeout.total_seconds()
         try:
             checked = self._checked(partitions, time.monotonic() + _SAFETY_SHARE * timeout.total_seconds())
-        except AutothrottleError as error:
-            raise type(error)(f"nothing was cancelled, because its safety cannot be checked: {error}") from error
+        except Unavailable as error:  # which would mean that Kafka may have received the request
+            raise Conflict(f"nothing was cancelled, because its safety cannot be checked now: {error}") from error
         kept = checked.kept
         refused = self._alter(term, {row: None for row in partitions if row not in kept}, deadline)
         return replace(checked, refused={**checked.refused, **refused})

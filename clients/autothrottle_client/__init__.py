@@ -25,6 +25,7 @@ from autothrottle.core.quotas.yielding import YieldRule as YieldRule
 from autothrottle.core.records import Allowances as Allowances
 from autothrottle.core.records import AuditAction as AuditAction
 from autothrottle.core.records import Basis as Basis
+from autothrottle.core.records import CancelEffect as CancelEffect
 from autothrottle.core.records import CatchUp as CatchUp
 from autothrottle.core.records import Cycle as Cycle
 from autothrottle.core.records import Decision as Decision
@@ -38,6 +39,7 @@ from autothrottle.core.records import Pause as Pause
 from autothrottle.core.records import PauseMode as PauseMode
 from autothrottle.core.records import PlannerState as PlannerState
 from autothrottle.core.records import Reason as Reason
+from autothrottle.core.records import RunningMove as RunningMove
 from autothrottle.core.records import Submission as Submission
 from autothrottle.core.records import Throttle as Throttle
 from autothrottle_client.admin import AdminClient as AdminClient

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from autothrottle.core.records import STRICT, Allowances, CatchUp, Estimate, Pause, PauseMode, Submission
+from autothrottle.core.records import STRICT, Allowances, CancelEffect, CatchUp, Estimate, Pause, PauseMode, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages, validate_reason
 from autothrottle.v1 import admin_pb2, placement_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
@@ -239,16 +239,17 @@ class AdminClient(Client[AdminServiceStub]):
         request = admin_pb2.GetClusterStateRequest(without_cycle=not with_cycle)
         return from_message(ClusterState, self._unary(lambda admin: admin.GetClusterState, request))
 
-    def list_reassignments(self, with_paths: bool = False) -> Reassignments:
+    def list_reassignments(self, with_paths: bool = False, with_moves: bool = False) -> Reassignments:
         """Return all ongoing reassignments, whichever tool submitted them.
 
         Args:
             with_paths: also return the data that each leader sends to each follower.
+            with_moves: also return the moves, for which brokers are asked for log sizes.
 
         Raises:
             Incomplete: the reassignments cannot be read completely. Do not conclude that none are ongoing.
         """
-        request = admin_pb2.ListReassignmentsRequest(with_paths=with_paths)
+        request = admin_pb2.ListReassignmentsRequest(with_paths=with_paths, with_moves=with_moves)
         return from_message(Reassignments, self._unary(lambda admin: admin.ListReassignments, request))
 
     def submit_reassignment(
@@ -406,6 +407,25 @@ class AdminClient(Client[AdminServiceStub]):
             return response
 
         return self._replicas.call(call, timeout)
+
+    def check_cancellation(
+        self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT
+    ) -> tuple[tuple[CancelEffect, ...], Mapping[Partition, str]]:
+        """Return (effects on the partitions that would be cancelled, other partition -> why it would go on).
+
+        Changes nothing. `cancel_reassignment` checks again, from newer data.
+
+        Args:
+            partitions: (topic, partition) pairs.
+            timeout: for each part of 10,000 partitions.
+        """
+        effects, refused = list[CancelEffect](), dict[Partition, str]()
+        for part in _parts(partitions):
+            request = admin_pb2.CheckCancellationRequest(partitions=partitions_to_messages(part))
+            response = self._unary(lambda admin: admin.CheckCancellation, request, timeout)
+            effects += (from_message(CancelEffect, effect) for effect in response.effects)
+            refused |= refusals_from_messages(response.refused)
+        return tuple(effects), refused
 
     def cancel_reassignment(
         self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from autothrottle.core.records import RunningMove
 from autothrottle.core.units import MAX_INT32
 from autothrottle_client.errors import Invalid
 
@@ -122,6 +123,8 @@ class Reassignments:
     """Latest expected end, likewise."""
     paths: tuple[ReassignmentPath, ...] = ()
     """By leader and follower; empty unless the call asked for them."""
+    moves: tuple[RunningMove, ...] = ()
+    """By topic and first partition; empty unless the call asked for them."""
 
     def partitions(self) -> frozenset[Partition]:
         """Return all partitions in reassignment."""

@@ -47,7 +47,7 @@ EXPECTED = {
     *(Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ABORTED, Code.FAILED_PRECONDITION, Code.UNAVAILABLE),
     Code.RESOURCE_EXHAUSTED,
 }
-SLOW = {"SubmitReassignment", "SubmitReassignments", "CancelReassignment", "EstimateReassignment"}
+SLOW = {"SubmitReassignment", "SubmitReassignments", "CancelReassignment", "CheckCancellation", "EstimateReassignment"}
 """Methods that wait for the cluster, so that their deadline may end them."""
 SLOW_SECONDS = 0.05
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -12,14 +12,16 @@ from threading import Lock, Thread
 
 from autothrottle.core.cluster.configs import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition
+from autothrottle.core.cluster.snapshot import LogSizes, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.forecast.eta import Goal, estimate, restricted_to, sizes_needed, transfers
+from autothrottle.core.forecast.moves import running_moves
+from autothrottle.core.operators.cancellation import CancelRule, cancel_effect, without_reassignment
 from autothrottle.core.operators.sources import NO_SCHEDULE, Overrides, Schedule
 from autothrottle.core.operators.submission import Targets, proposal, with_proposed
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Limits, Policy, PolicyObservation
-from autothrottle.core.records import Estimate
+from autothrottle.core.records import CancelEffect, Estimate, RunningMove
 from autothrottle.core.throttles.guards import fetch_warning
 from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
@@ -29,6 +31,9 @@ from autothrottle.ports.telemetry import LoadSource
 
 GROWTH_SECONDS = 2.0
 """Time between the two samples of log sizes that give the produce rate."""
+
+_SIZES_TIMEOUT = timedelta(seconds=3)
+"""Time in which brokers tell log sizes that an answer can lack."""
 
 _SHOWN = 10
 """Maximum number of brokers in a note."""
@@ -95,9 +100,41 @@ class Estimator:
                 f"{_which(shared)} take part in other reassignments that share their throttles: this one takes longer"
             )
         notes += [f"the log sizes of broker {b} are unknown: {why}" for b, why in sorted(sizes.problems.items())]
-        if warning := fetch_warning(decided, proposed, self._settings(proposed, deadline)):
+        if warning := fetch_warning(decided, proposed, self._settings(proposed.participants.keys(), (), deadline)):
             notes.append(warning)
         return estimate(transfer, decided.decisions, goal, total, notes)
+
+    def moves(self, snapshot: Snapshot, timeout: timedelta) -> Sequence[RunningMove]:
+        """Return the running moves of a snapshot; their bytes left are unknown if log sizes cannot be read in time."""
+        return running_moves(snapshot, self._sizes(sizes_needed(snapshot.reassignments), timeout))
+
+    def cancellation(
+        self, rows: Collection[TopicPartition], timeout: timedelta
+    ) -> tuple[Sequence[CancelEffect], Mapping[TopicPartition, str]]:
+        """Return what a cancellation of these partitions would do, and the partitions that would be refused -> why.
+
+        Raises:
+            Unavailable: the cluster cannot be read in time.
+        """
+        deadline = _Deadline(timeout)
+        snapshot = self.snapshots.fetch_snapshot(SnapshotRequest(partitions=rows), timeout=deadline.remaining())
+        moving = {row: a for row in rows if (a := snapshot.assignments.get(row)) is not None and a.moves}
+        topics = {topic for topic, _ in moving}
+        rule = CancelRule(snapshot.brokers, self._settings((), topics, deadline).min_in_sync_replicas)
+        refused = {}
+        for row in rows:
+            assignment = snapshot.assignments.get(row)
+            reason = without_reassignment(row, assignment)
+            if not reason and assignment is not None:
+                reason = rule.hazard(row, assignment)
+            if reason:
+                refused[row] = reason
+        logs: dict[int, dict[str, list[int]]] = {}
+        for (topic, partition), current in moving.items():
+            for broker_id in current.adding_replicas:
+                logs.setdefault(broker_id, {}).setdefault(topic, []).append(partition)
+        sizes = self._sizes(logs, deadline.remaining() / 2)
+        return [cancel_effect(row, a, sizes) for row, a in moving.items() if row not in refused], refused
 
     def current_loads(self, timeout: timedelta) -> Mapping[int, BrokerLoad]:
         """Return broker id -> its load and capacity; empty if the metrics cannot be read in time.
@@ -128,12 +165,19 @@ class Estimator:
         except AutothrottleError as error:
             return Loads(), [f"metrics cannot be read; the rates assume no metrics: {error}"]
 
-    def _settings(self, snapshot: Snapshot, deadline: _Deadline) -> ClusterSettings:
-        """The fetch settings of the participants; none if they cannot be read."""
+    def _settings(self, broker_ids: Collection[int], topics: Collection[str], deadline: _Deadline) -> ClusterSettings:
+        """The settings of brokers and topics; none if they cannot be read."""
         try:
-            return self.settings.fetch_settings(snapshot.participants.keys(), (), deadline.remaining() / 2)
+            return self.settings.fetch_settings(broker_ids, topics, deadline.remaining() / 2)
         except AutothrottleError:
             return ClusterSettings()
+
+    def _sizes(self, logs: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+        """The sizes of these logs; none if they cannot be read."""
+        try:
+            return self.sizes.fetch_log_sizes(logs, min(timeout, _SIZES_TIMEOUT)) if logs else LogSizes()
+        except AutothrottleError:
+            return LogSizes()
 
     def _total_partitions(self, snapshot: Snapshot, deadline: _Deadline) -> int:
         """The number of partitions with a replica on a registered broker."""

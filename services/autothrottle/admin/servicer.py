@@ -171,7 +171,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListReassignmentsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListReassignmentsResponse:
         snapshot = self._snapshots.fetch_snapshot(timeout=time_left(context))
-        return reassignments_to_list(snapshot, request.with_paths)
+        moves = self._estimator.moves(snapshot, time_left(context) / 2) if request.with_moves else ()
+        return reassignments_to_list(snapshot, request.with_paths, moves)
 
     def SubmitReassignment(
         self, request: admin_pb2.SubmitReassignmentRequest, context: grpc.ServicerContext
@@ -205,6 +206,16 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         cancelled, refusals = len(rows) - len(refused), f", {len(refused)} refused" if refused else ""
         self._actions.record(AuditAction.CANCEL, who, f"Reassignment of {cancelled} partitions cancelled{refusals}")
         return admin_pb2.CancelReassignmentResponse(cancelled=cancelled, refused=refusals_to_messages(refused))
+
+    def CheckCancellation(
+        self, request: admin_pb2.CheckCancellationRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.CheckCancellationResponse:
+        """Show what a cancellation would do; changes nothing."""
+        rows = partitions_from_messages(request.partitions)
+        effects, refused = self._estimator.cancellation(rows, time_left(context))
+        return admin_pb2.CheckCancellationResponse(
+            effects=SAME_NAMES.to_messages(admin_pb2.CancelEffect, effects), refused=refusals_to_messages(refused)
+        )
 
     def EstimateReassignment(
         self, request: admin_pb2.EstimateReassignmentRequest, context: grpc.ServicerContext

@@ -1,4 +1,4 @@
-"""The values that operators see: decisions, outcomes, cycles, pauses, catch-ups, submissions and estimates.
+"""The values that operators see: decisions, outcomes, cycles, pauses, catch-ups, submissions, moves and estimates.
 
 Services and the client package use the same classes. Their fields have the names of the messages' fields. The type to
 know is `Cycle`.
@@ -363,6 +363,39 @@ class Submission:
             self.postponed + other.postponed,
             (*self.left_out, *other.left_out),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMove:
+    """The partitions of one topic that gain replicas on the same brokers and lose replicas on the same brokers."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    """Ascending."""
+    adding_replicas: tuple[int, ...]
+    """Ids of the brokers that gain replicas, ascending."""
+    removing_replicas: tuple[int, ...]
+    """Ids of the brokers that lose replicas, ascending."""
+    partitions_to_copy: int
+    """Partitions with at least one new replica that is not in sync yet."""
+    bytes_left: int | None = None
+    """Bytes still to copy; None: unknown."""
+    eta: datetime | None = None
+    """When its last byte is copied, UTC; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelEffect:
+    """What a cancellation does to one partition."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    """Ids of the brokers that keep their replicas."""
+    dropped_replicas: tuple[int, ...]
+    """Ids of the brokers whose replicas are deleted."""
+    bytes_lost: int | None = None
+    """Bytes that the deleted replicas have copied; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ SUBMIT_TIMEOUT = timedelta(seconds=55)
 """Timeout of a submission. The planner sets the throttles, reads them back and waits a second before it submits."""
 
 _PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission", "PlanPools", "GetPoolStatus", "GetCapacity")
-_TIMEOUTS = dict.fromkeys(("SubmitReassignment", "EstimateReassignment", *_PLANS), SUBMIT_TIMEOUT)
+_REASSIGNMENTS = ("SubmitReassignment", "EstimateReassignment", "CancelReassignment", "CheckCancellation")
+_TIMEOUTS = dict.fromkeys((*_REASSIGNMENTS, *_PLANS), SUBMIT_TIMEOUT)
 """Method -> timeout, if longer than `ADMIN_TIMEOUT`."""
 
 _MOST_PARAMETERS = 32

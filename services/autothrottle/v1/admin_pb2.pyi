@@ -993,16 +993,20 @@ class ListReassignmentsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WITH_PATHS_FIELD_NUMBER: _builtins.int
+    WITH_MOVES_FIELD_NUMBER: _builtins.int
     with_paths: _builtins.bool
     """Whether to include `paths`. A large cluster has 100,000 of them."""
+    with_moves: _builtins.bool
+    """Whether to include `moves`. This reads the sizes of the logs that are being copied, from the brokers."""
     def __init__(
         self,
         *,
         with_paths: _builtins.bool = ...,
+        with_moves: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_paths", b"with_paths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_moves", b"with_moves", "with_paths", b"with_paths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1019,6 +1023,7 @@ class ListReassignmentsResponse(_message.Message):
     ETA_LOW_FIELD_NUMBER: _builtins.int
     ETA_HIGH_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassigningTopic]:
         """One entry for each topic, by name."""
@@ -1039,6 +1044,10 @@ class ListReassignmentsResponse(_message.Message):
     def paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassignmentPath]:
         """One entry for each pair of leader and follower, by their broker ids. Empty unless the request set `with_paths`."""
 
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningMove]:
+        """One entry for each move, by topic and first partition. Empty unless the request set `with_moves`."""
+
     def __init__(
         self,
         *,
@@ -1047,14 +1056,73 @@ class ListReassignmentsResponse(_message.Message):
         eta_low: _timestamp_pb2.Timestamp | None = ...,
         eta_high: _timestamp_pb2.Timestamp | None = ...,
         paths: _abc.Iterable[Global___ReassignmentPath] | None = ...,
+        moves: _abc.Iterable[Global___RunningMove] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "paths", b"paths", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "moves", b"moves", "paths", b"paths", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReassignmentsResponse: _TypeAlias = ListReassignmentsResponse  # noqa: Y015
+
+@_typing.final
+class RunningMove(_message.Message):
+    """The partitions of one topic that gain replicas on the same brokers and lose replicas on the same brokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ADDING_REPLICAS_FIELD_NUMBER: _builtins.int
+    REMOVING_REPLICAS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_TO_COPY_FIELD_NUMBER: _builtins.int
+    BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partitions_to_copy: _builtins.int
+    """Number of partitions that some broker still has to copy."""
+    bytes_left: _builtins.int
+    """Bytes still to copy. Absent: unknown."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partition numbers, ascending."""
+
+    @_builtins.property
+    def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the brokers that gain replicas, ascending."""
+
+    @_builtins.property
+    def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the brokers that lose replicas, ascending."""
+
+    @_builtins.property
+    def eta(self) -> _timestamp_pb2.Timestamp:
+        """When its last byte is copied, at the copy rate of the last minutes; before that is known, at the current throttles.
+        Absent: unknown.
+        """
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        adding_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        removing_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        partitions_to_copy: _builtins.int = ...,
+        bytes_left: _builtins.int | None = ...,
+        eta: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "eta", b"eta"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "adding_replicas", b"adding_replicas", "bytes_left", b"bytes_left", "eta", b"eta", "partitions", b"partitions", "partitions_to_copy", b"partitions_to_copy", "removing_replicas", b"removing_replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
+    _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_left) -> _WhichOneofReturnType__bytes_left | None: ...
+
+Global___RunningMove: _TypeAlias = RunningMove  # noqa: Y015
 
 @_typing.final
 class ReassignmentPath(_message.Message):
@@ -1353,6 +1421,104 @@ class CancelReassignmentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelReassignmentResponse: _TypeAlias = CancelReassignmentResponse  # noqa: Y015
+
+@_typing.final
+class CheckCancellationRequest(_message.Message):
+    """Request to check a cancellation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
+        """1 to 10,000 partitions, each at most once."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_types_pb2.TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckCancellationRequest: _TypeAlias = CheckCancellationRequest  # noqa: Y015
+
+@_typing.final
+class CheckCancellationResponse(_message.Message):
+    """What a cancellation would do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EFFECTS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___CancelEffect]:
+        """The partitions that would be cancelled."""
+
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that would not be cancelled."""
+
+    def __init__(
+        self,
+        *,
+        effects: _abc.Iterable[Global___CancelEffect] | None = ...,
+        refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effects", b"effects", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckCancellationResponse: _TypeAlias = CheckCancellationResponse  # noqa: Y015
+
+@_typing.final
+class CancelEffect(_message.Message):
+    """What a cancellation does to one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    DROPPED_REPLICAS_FIELD_NUMBER: _builtins.int
+    BYTES_LOST_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partition: _builtins.int
+    """The partition's number."""
+    bytes_lost: _builtins.int
+    """Bytes that the deleted replicas have copied. Absent: unknown."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the brokers that keep their replicas, the preferred leader first."""
+
+    @_builtins.property
+    def dropped_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the brokers whose replicas are deleted."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        dropped_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_lost: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_lost", b"_bytes_lost", "bytes_lost", b"bytes_lost"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_lost", b"_bytes_lost", "bytes_lost", b"bytes_lost", "dropped_replicas", b"dropped_replicas", "partition", b"partition", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_lost: _TypeAlias = _typing.Literal["bytes_lost"]  # noqa: Y015
+    _WhichOneofArgType__bytes_lost: _TypeAlias = _typing.Literal["_bytes_lost", b"_bytes_lost"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_lost) -> _WhichOneofReturnType__bytes_lost | None: ...
+
+Global___CancelEffect: _TypeAlias = CancelEffect  # noqa: Y015
 
 @_typing.final
 class PauseRequest(_message.Message):

@@ -89,6 +89,11 @@ class AdminServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
                 _registered_method=True)
+        self.CheckCancellation = channel.unary_unary(
+                '/autothrottle.v1.AdminService/CheckCancellation',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.CheckCancellationRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.CheckCancellationResponse.FromString,
+                _registered_method=True)
         self.EstimateReassignment = channel.unary_unary(
                 '/autothrottle.v1.AdminService/EstimateReassignment',
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.EstimateReassignmentRequest.SerializeToString,
@@ -223,7 +228,18 @@ class AdminServiceServicer:
         """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
         refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
         sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
-        reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
+        reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode, or when the
+        safety cannot be checked now; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckCancellation(self, request, context):
+        """Shows what a cancellation would do: the replicas that each partition keeps, the bytes that are lost, and the
+        partitions that would be refused. Changes nothing. CancelReassignment checks again, from newer data.
+
+        Errors: INVALID_ARGUMENT when the request is wrong; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -351,6 +367,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.CancelReassignment,
                     request_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.SerializeToString,
+            ),
+            'CheckCancellation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckCancellation,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.CheckCancellationRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.CheckCancellationResponse.SerializeToString,
             ),
             'EstimateReassignment': grpc.unary_unary_rpc_method_handler(
                     servicer.EstimateReassignment,
@@ -668,6 +689,33 @@ class AdminService:
             '/autothrottle.v1.AdminService/CancelReassignment',
             autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
             autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckCancellation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/CheckCancellation',
+            autothrottle_dot_v1_dot_admin__pb2.CheckCancellationRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.CheckCancellationResponse.FromString,
             options,
             channel_credentials,
             insecure,

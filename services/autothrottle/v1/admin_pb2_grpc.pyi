@@ -83,7 +83,14 @@ class AdminServiceStub:
     """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
     refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
     sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
-    reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
+    reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode, or when the
+    safety cannot be checked now; UNAVAILABLE.
+    """
+    CheckCancellation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CheckCancellationRequest, _admin_pb2.CheckCancellationResponse]
+    """Shows what a cancellation would do: the replicas that each partition keeps, the bytes that are lost, and the
+    partitions that would be refused. Changes nothing. CancelReassignment checks again, from newer data.
+
+    Errors: INVALID_ARGUMENT when the request is wrong; UNAVAILABLE.
     """
     EstimateReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]
     """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
@@ -176,7 +183,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
     refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
     sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
-    reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
+    reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode, or when the
+    safety cannot be checked now; UNAVAILABLE.
+    """
+    CheckCancellation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CheckCancellationRequest, _admin_pb2.CheckCancellationResponse]  # type: ignore[assignment]
+    """Shows what a cancellation would do: the replicas that each partition keeps, the bytes that are lost, and the
+    partitions that would be refused. Changes nothing. CancelReassignment checks again, from newer data.
+
+    Errors: INVALID_ARGUMENT when the request is wrong; UNAVAILABLE.
     """
     EstimateReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]  # type: ignore[assignment]
     """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
@@ -326,7 +340,20 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Cancels the reassignment of partitions, whichever tool started it, and removes their throttles. A partition is
         refused unless at least min(min.insync.replicas, live in-sync replicas) of its original replicas are alive and in
         sync; its reassignment goes on. No option overrides this. Errors: NOT_FOUND when none of the partitions is being
-        reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode; UNAVAILABLE.
+        reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode, or when the
+        safety cannot be checked now; UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def CheckCancellation(
+        self,
+        request: _admin_pb2.CheckCancellationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CheckCancellationResponse, _abc.Awaitable[_admin_pb2.CheckCancellationResponse]]:
+        """Shows what a cancellation would do: the replicas that each partition keeps, the bytes that are lost, and the
+        partitions that would be refused. Changes nothing. CancelReassignment checks again, from newer data.
+
+        Errors: INVALID_ARGUMENT when the request is wrong; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

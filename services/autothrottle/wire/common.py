@@ -20,7 +20,7 @@ from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicRe
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import remainder
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets, partitions, targets
-from autothrottle.core.records import PauseMode
+from autothrottle.core.records import PauseMode, RunningMove
 from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion
 from autothrottle.v1 import admin_pb2, discovery_pb2, quotas_pb2, types_pb2
 
@@ -240,7 +240,9 @@ def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) 
     return partitions(named, MAX_SNAPSHOT_PARTITIONS) if named else ()
 
 
-def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin_pb2.ListReassignmentsResponse:
+def reassignments_to_list(
+    snapshot: Snapshot, with_paths: bool = False, moves: Iterable[RunningMove] = ()
+) -> admin_pb2.ListReassignmentsResponse:
     """Return the reassignments of a snapshot and their progress as a message."""
     progress = snapshot.progress or Progress()
     return SAME_NAMES.to_message(
@@ -251,6 +253,7 @@ def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin
             for reassignment in snapshot.reassignments
         ],
         paths=_paths_to_messages(snapshot, progress) if with_paths else (),
+        moves=SAME_NAMES.to_messages(admin_pb2.RunningMove, moves),
     )
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
+from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicPartition
 from autothrottle.core.operators.plan_refusals import named
+from autothrottle.core.records import CancelEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,20 @@ class CancelRule:
         if broker_id in self.silent:
             return f"broker {broker_id} does not answer"
         return f"broker {broker_id} is not in sync"
+
+
+def cancel_effect(row: TopicPartition, assignment: Assignment, sizes: LogSizes) -> CancelEffect:
+    """Return the effect on a partition.
+
+    Args:
+        row: the partition, which is being reassigned.
+        assignment: its replicas.
+        sizes: sizes of the logs on the brokers that gain replicas; those of absent brokers are unknown.
+    """
+    dropped = tuple(sorted(assignment.adding_replicas))
+    logs = [sizes.brokers[b].sizes for b in dropped if b in sizes.brokers]
+    lost = sum(log.get(row, 0) for log in logs) if len(logs) == len(dropped) else None
+    return CancelEffect(*row, original_replicas(assignment), dropped, lost)
 
 
 def original_replicas(assignment: Assignment) -> tuple[int, ...]:

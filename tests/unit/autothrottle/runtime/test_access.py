@@ -51,7 +51,16 @@ from tests.paths import CERTIFICATES
 
 VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
-    *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
+    *(
+        "EstimateReassignment",
+        "CheckCancellation",
+        "GetState",
+        "WatchCycles",
+        "Check",
+        "Watch",
+        "List",
+        "ServerReflectionInfo",
+    ),
     *(
         "Rebuild",
         "Rebalance",

@@ -9,7 +9,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autothrottle.core.quotas.yielding import YieldRule
-from autothrottle.core.records import Allowances, LeftOut, PauseMode
+from autothrottle.core.records import Allowances, LeftOut, PauseMode, RunningMove
+from autothrottle.core.units import MAX_INT32
 from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
+from autothrottle_client.cancellation import all_partitions, named_partitions, partitions_of_broker, similar_name
 from autothrottle_client.client import PlannerClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.explanation import explanation
@@ -435,24 +437,82 @@ def _placement_request(arguments: argparse.Namespace) -> PlacementRequest:
 
 
 def cancel(call: CommandCall) -> int | None:
-    """Cancel the reassignment of a file's partitions.
+    """Cancel moves of any tool: topics, partitions, those of a broker, all, or the partitions of a file.
 
+    throttlectl cancel orders
+    throttlectl cancel orders:7 payments:0-3,9 --dry-run
+    throttlectl cancel --broker 1004 --yes
+    throttlectl cancel --all --yes
     throttlectl cancel plan.json
     """
-    targets = _read_file(call.arguments.file).targets
-    cancelled, refused = call.admin.cancel_reassignment(targets.keys(), max(call.timeout, SUBMIT_TIMEOUT))
-    text = f"reassignment of {cancelled} of {len(targets)} partitions cancelled"
-    call.show({"cancelled": cancelled, "refused": refused}, text, _problems(refused, " was not cancelled"))
+    arguments, timeout = call.arguments, max(call.timeout, SUBMIT_TIMEOUT)
+    partitions = _partitions_to_cancel(call)
+    effects, refused = call.admin.check_cancellation(partitions, timeout)
+    text = tables.cancel_effects_text(effects)
+    is_unconfirmed = (arguments.all or arguments.broker is not None) and not arguments.yes
+    if arguments.dry_run or is_unconfirmed:
+        call.show({"effects": effects, "refused": refused}, text, _problems(refused, " would not be cancelled"))
+        if not arguments.dry_run:
+            raise Invalid(f"nothing was cancelled; repeat the command with --yes to cancel {len(effects)} partitions")
+        return EXIT_FAILED if refused else None
+    if effects and not call.json:
+        call.show(effects, text)
+    cancelled, refused = call.admin.cancel_reassignment(partitions, timeout)
+    call.show(
+        {"cancelled": cancelled, "refused": refused, "effects": effects},
+        f"reassignment of {cancelled} of {len(partitions)} partitions cancelled",
+        _problems(refused, " was not cancelled"),
+    )
     return EXIT_FAILED if refused else None
 
 
+def _partitions_to_cancel(call: CommandCall) -> Collection[Partition]:
+    """Return the partitions that the arguments name, each once.
+
+    Raises:
+        Invalid: they contradict each other, or a file is malformed.
+        Missing: nothing that they name is being reassigned.
+    """
+    arguments = call.arguments
+    if [bool(arguments.what), arguments.broker is not None, arguments.all].count(True) != 1:
+        raise Invalid("cancel needs one of these: topics, partitions or files; --broker; --all")
+    needs_moves = not arguments.what or not all(_is_path(name) for name in arguments.what)
+    moves = call.admin.list_reassignments(with_moves=True).moves if needs_moves else ()
+    if arguments.all:
+        return sorted(all_partitions(moves))
+    if arguments.broker is not None:
+        return sorted(partitions_of_broker(moves, arguments.broker))
+    return dict.fromkeys(partition for name in arguments.what for partition in _named_partitions(name, moves))
+
+
+def _is_path(name: str) -> bool:
+    """Whether an argument of cancel can only be a file: the names of topics contain no slash."""
+    return name == "-" or "/" in name
+
+
+def _named_partitions(name: str, moves: Sequence[RunningMove]) -> Collection[Partition]:
+    if _is_path(name):
+        return _read_file(name).targets.keys()
+    partitions, is_file = named_partitions(name, moves), Path(name).is_file()
+    if partitions and is_file:
+        fix = f"give ./{name} for the file, or {name}:0-{MAX_INT32} for the topic"
+        raise Invalid(f"{name} is the name of a file and of a topic that is being reassigned; {fix}")
+    if is_file:
+        return _read_file(name).targets.keys()
+    if not partitions:
+        similar = similar_name(name, moves)
+        hint = f"did you mean {similar}?" if similar else "throttlectl reassignments lists what moves"
+        raise Missing(f"nothing was cancelled: {name} is neither a topic that is being reassigned nor a file; {hint}")
+    return sorted(partitions)
+
+
 def reassignments(call: CommandCall) -> None:
-    """Show ongoing reassignments.
+    """Show what moves: one row per move, with its end.
 
     throttlectl reassignments
     throttlectl reassignments -o json
     """
-    listing = call.admin.list_reassignments()
+    listing = call.admin.list_reassignments(with_moves=True)
     call.show(listing, tables.reassignments_table(listing))
 
 

@@ -14,17 +14,20 @@ from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import (
     AuditAction,
     Basis,
+    CancelEffect,
     CatchUp,
     Cycle,
     Decision,
     Estimate,
     Pause,
+    RunningMove,
     Submission,
     Throttle,
 )
+from autothrottle_client.cancellation import NOTHING_MOVES, format_numbers
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
-from autothrottle_client.reassignments import Reassignments
+from autothrottle_client.reassignments import ReassigningTopic, Reassignments
 from autothrottle_client.texts import about_rate, columns, estimate_line, format_rate, format_size, span
 
 NONE_SET = "no throttle override is set"
@@ -227,24 +230,64 @@ def estimate_text(estimate: Estimate) -> str:
 
 
 def reassignments_table(listing: Reassignments) -> str:
-    """Return ongoing reassignments as a table, one row per topic."""
+    """Return ongoing reassignments as a table, one row per move."""
     if not listing.topics:
-        return "no partitions are being reassigned"
+        return NOTHING_MOVES
+    topics = {topic.topic: topic for topic in listing.topics}
     table = rows_table(
         {
-            "TOPIC": topic.topic,
-            "PARTITIONS": str(len(topic.partitions)),
-            "TO COPY": str(topic.partitions_to_copy),
-            "TO BROKERS": _ids(topic.adding_replicas),
-            "FROM BROKERS": _ids(topic.removing_replicas),
-            "LEFT": "unknown" if topic.bytes_left is None else format_size(topic.bytes_left),
-            "ETA": "unknown" if topic.eta is None else eta_interval(topic.eta, topic.eta_low, topic.eta_high),
+            "MOVE": f"{move.topic}:{format_numbers(move.partitions)}",
+            "PARTITIONS": str(len(move.partitions)),
+            "TO COPY": str(move.partitions_to_copy),
+            "TO BROKERS": _ids(move.adding_replicas),
+            "FROM BROKERS": _ids(move.removing_replicas),
+            "LEFT": "unknown" if move.bytes_left is None else format_size(move.bytes_left),
+            "ETA": _eta_of_move(move, topics.get(move.topic)),
         }
-        for topic in listing.topics
+        for move in listing.moves
     )
     return table + (
         f"\n\nall done about {eta_interval(listing.eta, listing.eta_low, listing.eta_high)}" if listing.eta else ""
     )
+
+
+def _eta_of_move(move: RunningMove, topic: ReassigningTopic | None) -> str:
+    if move.eta is None:
+        return "unknown"
+    is_end_of_topic = topic is not None and topic.eta == move.eta
+    return eta_interval(move.eta, *((topic.eta_low, topic.eta_high) if is_end_of_topic and topic else (None, None)))
+
+
+_EFFECTS_SHOWN = 30
+
+
+def cancel_effects_text(effects: Sequence[CancelEffect]) -> str:
+    """Return what a cancellation does: one row for partitions of a topic with the same replicas, and a summary."""
+    if not effects:
+        return "no partition would be cancelled"
+    grouped: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[CancelEffect]] = {}
+    for effect in effects:
+        grouped.setdefault((effect.topic, effect.replicas, effect.dropped_replicas), []).append(effect)
+    table = rows_table(
+        {
+            "CANCELLED": f"{topic}:{format_numbers(effect.partition for effect in of_row)}",
+            "STAYS ON": _ids(replicas),
+            "DROPPED FROM": _ids(dropped),
+            "COPIED BYTES LOST": _bytes_lost(of_row),
+        }
+        for (topic, replicas, dropped), of_row in list(grouped.items())[:_EFFECTS_SHOWN]
+    )
+    more = f"\nand {len(grouped) - _EFFECTS_SHOWN} more rows" if len(grouped) > _EFFECTS_SHOWN else ""
+    return (
+        f"{table}{more}\n\n{len(effects)} partitions keep their old replicas; copied bytes lost: {_bytes_lost(effects)}"
+    )
+
+
+def _bytes_lost(effects: Sequence[CancelEffect]) -> str:
+    sizes = [effect.bytes_lost for effect in effects if effect.bytes_lost is not None]
+    if len(sizes) < len(effects):
+        return "unknown"
+    return format_size(sum(sizes))
 
 
 def _ids(broker_ids: Iterable[int]) -> str:

@@ -80,6 +80,9 @@ _CONTEXT = (
 )
 _TIMEOUT = "timeout of a call with all its attempts, above 0 and at most 3600 (default 5)"
 _FILE = "JSON file in the format of kafka-reassign-partitions.sh; - for standard input"
+_CANCELLED = (
+    "topic, partition like orders:7 or orders:0-3,9, or a JSON file in the format of kafka-reassign-partitions.sh"
+)
 _BROKER = "broker id (default: the cluster override, for every broker in a reassignment)"
 _ETAG = "change only this version, in the form printed by get (default any version)"
 _EXPIRY = "expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)"
@@ -209,7 +212,12 @@ def _add_reassignments(command: _AddCommand) -> None:
     _switch(reassign, "--dry-run", "validate only, change nothing")
     _add_allowances(reassign, "submit")
 
-    _value(command("cancel", commands.cancel), "file", "FILE", str, _FILE)
+    cancel = command("cancel", commands.cancel)
+    _value(cancel, "what", "TOPIC[:PARTITION]|FILE", str, _CANCELLED, nargs="*")
+    _value(cancel, "--broker", "ID", _broker_id, "all moves that add a replica to this broker or remove one from it")
+    _switch(cancel, "--all", "all moves of the cluster")
+    _switch(cancel, "--yes", "confirm --broker or --all; without it they only show the effect")
+    _switch(cancel, "--dry-run", "show the effect, change nothing")
     command("reassignments", commands.reassignments)
 
     plan = command("plan", commands.plan)

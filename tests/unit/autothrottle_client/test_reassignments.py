@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource, FetchSettings
 from autothrottle_client import (
     AdminClient,
@@ -449,11 +449,12 @@ def test_a_reassignment_is_submitted_listed_and_cancelled(
     printed = output(capsys, "reassign", str(plan), "--no-wait")
     assert printed == ("2 partitions submitted, throttled from the first byte\n", "")
     table, _ = output(capsys, "reassignments")
-    header = ["TOPIC", "PARTITIONS", "TO", "COPY", "TO", "BROKERS", "FROM", "BROKERS", "LEFT", "ETA"]
-    assert table.split() == [*header, "t1", "2", "2", "1003", "1002", "unknown", "unknown"]
+    header = ["MOVE", "PARTITIONS", "TO", "COPY", "TO", "BROKERS", "FROM", "BROKERS", "LEFT", "ETA"]
+    assert table.split() == [*header, "t1:0-1", "2", "2", "1003", "1002", "unknown", "unknown"]
     printed = output(capsys, "reassign", str(plan), "--no-wait")
     assert printed == ("nothing was submitted; 2 are already moving\n", "")
-    assert output(capsys, "cancel", str(plan)) == ("reassignment of 2 of 2 partitions cancelled\n", "")
+    effect, error = output(capsys, "cancel", str(plan))
+    assert effect.splitlines()[-1] == "reassignment of 2 of 2 partitions cancelled" and error == ""
     eventually(lambda: services.is_clean(), SECONDS)
     _, error = output(capsys, "cancel", str(plan), status=3)
     assert error.startswith("throttlectl: nothing was cancelled: t1-0 is not being reassigned")
@@ -467,7 +468,7 @@ def test_cancel_fails_for_partitions_that_are_not_safe_on_their_original_replica
     for broker_id in (1001, 1002):
         services.cluster.leave_isr("t1", 1, broker_id)
     printed, error = output(capsys, "cancel", str(plan), status=1)
-    assert printed == "reassignment of 1 of 2 partitions cancelled\n"
+    assert printed.endswith("\nreassignment of 1 of 2 partitions cancelled\n")
     assert error.startswith("throttlectl: warning: t1-1 was not cancelled: it needs 1 of its original replicas")
     printed, error = output(capsys, "cancel", str(written(plan.parent, [row(1, 1003)])), status=1)
     assert printed == "reassignment of 0 of 1 partitions cancelled\n" and "t1-1 goes on moving" in error
@@ -511,6 +512,108 @@ def test_reassign_follows_what_it_has_not_left_out(services: InProcessServices, 
     assert out.splitlines()[-1] == "1 partitions arrived"
 
 
+@pytest.fixture
+def three_moves(services: InProcessServices) -> MemoryCluster:
+    """Moves that another tool has started: t1:0 and t1:1 to 1003, t2:0 from 1002 to 1004, with their log sizes."""
+    cluster = services.cluster
+    cluster.add_topic("t2", {0: (1002,)})
+    cluster.submit_reassignment("t1", {0: (1001, 1003), 1: (1003, 1001)})
+    cluster.submit_reassignment("t2", {0: (1004,)})
+    for broker_id, topic, partition, size in ((1003, "t1", 0, mb(3)), (1003, "t1", 1, mb(4)), (1004, "t2", 0, mb(5))):
+        cluster.grow(broker_id, topic, partition, size)
+    return cluster
+
+
+def names_of_moving(cluster: MemoryCluster) -> list[str]:
+    return [f"{topic}:{n}" for topic, partitions in cluster.topics.items() for n, p in partitions.items() if p.moves]
+
+
+def test_cancel_takes_topics_and_partitions_of_any_tool_and_shows_the_effect_first(
+    three_moves: MemoryCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run, _ = output(capsys, "cancel", "t1:1", "t2", "--dry-run")
+    assert dry_run.splitlines() == [
+        "CANCELLED  STAYS ON   DROPPED FROM  COPIED BYTES LOST",
+        "t1:1       1001,1002  1003          4.00 MB",
+        "t2:0       1002       1004          5.00 MB",
+        "",
+        "2 partitions keep their old replicas; copied bytes lost: 9.00 MB",
+    ]
+    assert names_of_moving(three_moves) == ["t1:0", "t1:1", "t2:0"]
+    printed, _ = output(capsys, "cancel", "t1:1", "t2")
+    assert printed == f"{dry_run}reassignment of 2 of 2 partitions cancelled\n"
+    assert names_of_moving(three_moves) == ["t1:0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "remaining"),
+    [(("--broker", "1004"), ["t1:0", "t1:1"]), (("--broker", "1003"), ["t2:0"]), (("--all",), [])],
+)
+def test_cancelling_the_moves_of_a_broker_or_all_wants_a_confirmation(
+    three_moves: MemoryCluster, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], remaining: list[str]
+) -> None:
+    count = 3 - len(remaining)
+    printed, error = output(capsys, "cancel", *options, status=2)
+    assert f"{count} partitions keep their old replicas" in printed
+    assert error == f"throttlectl: nothing was cancelled; repeat the command with --yes to cancel {count} partitions\n"
+    assert len(names_of_moving(three_moves)) == 3
+    assert f"of {count} partitions cancelled" in output(capsys, "cancel", *options, "--yes")[0]
+    assert names_of_moving(three_moves) == remaining
+    output(capsys, "cancel", *options, "--yes", status=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        ((), 2, "cancel needs one of these: topics, partitions or files; --broker; --all"),
+        (("t1", "--all"), 2, "cancel needs one of these"),
+        (("t3",), 3, "t3 is neither a topic that is being reassigned nor a file; throttlectl reassignments lists"),
+        (("t1-1",), 3, "t1-1 is neither a topic that is being reassigned nor a file; did you mean t1:1?"),
+        (("t1:x",), 2, "'t1:x' names no partitions; give for example orders, orders:7 or orders:0-3,7"),
+        (("t1:3-1",), 2, "'t1:3-1' has the range 3-1; give the smaller number first"),
+        (("t1:7",), 3, "nothing was cancelled: t1-7 does not exist"),
+        (("--broker", "1005"), 3, "no move adds a replica to broker 1005 or removes one"),
+    ],
+)
+def test_a_wrong_choice_of_moves_cancels_nothing(
+    three_moves: MemoryCluster,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    status: int,
+    expected: str,
+) -> None:
+    assert expected in output(capsys, "cancel", *arguments, status=status)[1]
+    assert len(names_of_moving(three_moves)) == 3
+
+
+def test_a_name_that_is_a_file_and_a_topic_must_be_clear(
+    three_moves: MemoryCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, [row(0, 1001, 1003)]).rename(tmp_path / "t1")
+    monkeypatch.chdir(tmp_path)
+    error = output(capsys, "cancel", "t1", status=2)[1]
+    assert "give ./t1 for the file, or t1:0-2147483647 for the topic" in error
+    output(capsys, "cancel", "./t1")
+    assert names_of_moving(three_moves) == ["t1:1", "t2:0"]
+    output(capsys, "cancel", "t1:0-2147483647")
+    assert names_of_moving(three_moves) == ["t2:0"]
+
+
+def test_reassignments_has_a_row_for_each_move_of_a_topic(
+    three_moves: MemoryCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    three_moves.add_topic("t3", {n: (1001,) for n in range(6)})
+    three_moves.submit_reassignment("t3", {**dict.fromkeys((0, 1, 2, 5), (1003,)), 4: (1004,)})
+    for broker_id, partition in ((1001, 4), (1004, 4)):
+        three_moves.grow(broker_id, "t3", partition, mb(broker_id - 1000))
+    three_moves.grow(1001, "t3", 4, mb(8))
+    rows = [line.split() for line in output(capsys, "reassignments")[0].splitlines()]
+    assert [(words[0], words[1], words[3]) for words in rows[1:]] == [
+        *(("t1:0-1", "2", "1003"), ("t2:0", "1", "1004"), ("t3:0-2,5", "4", "1003"), ("t3:4", "1", "1004"))
+    ]
+    assert rows[-1][5:7] == ["5.00", "MB"]
+
+
 def test_reassign_warns_of_fetch_sizes_that_are_too_large(
     services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -534,7 +637,7 @@ def test_a_rollback_file_with_log_directories_is_estimated_submitted_and_cancell
             '["/data/1", "/data/2"]. autothrottle does not move replicas between directories: it submits \'any\', so '
             "that each broker chooses; kafka-reassign-partitions.sh moves them later\n"
         )
-    assert output(capsys, "cancel", str(rollback)) == ("reassignment of 2 of 2 partitions cancelled\n", "")
+    assert output(capsys, "cancel", str(rollback))[0].endswith("\nreassignment of 2 of 2 partitions cancelled\n")
 
 
 def test_json_output_has_the_same_content(
@@ -554,9 +657,11 @@ def test_json_output_has_the_same_content(
     assert [topic["partitions"] for topic in json.loads(out)["topics"]] == [[0, 1]]
     services.cluster.finish("t1", 0)
     out, error = output(capsys, "cancel", str(plan), "--output=json", status=1)
+    effect = {"topic": "t1", "partition": 1, "replicas": [1001, 1002], "dropped_replicas": [1003], "bytes_lost": None}
     assert json.loads(out) == {
         "cancelled": 1,
         "refused": {"t1-0": "t1-0 is not being reassigned; there is nothing to cancel"},
+        "effects": [effect],
     }
     assert error == (
         "throttlectl: warning: t1-0 was not cancelled: t1-0 is not being reassigned; there is nothing to cancel\n"

@@ -30,6 +30,23 @@ _CSRF = "csrf-of-the-session"
 Json = dict[str, Any]
 
 
+UNSAFE_PARTITION = 7
+"""A partition whose cancellation is refused."""
+
+
+def unsafe(partitions: list[Json]) -> list[Json]:
+    """Return the refusals among partitions to cancel."""
+    reason = "it needs 1 of its original replicas [1000] alive and in sync, and has 0. orders-7 goes on moving"
+    return [{**row, "reason": reason} for row in partitions if row["partition"] == UNSAFE_PARTITION]
+
+
+MOVES: list[Json] = [
+    {"topic": "orders", "partitions": [0, 1], "addingReplicas": [1005], "removingReplicas": [1000]},
+    {"topic": "orders", "partitions": [3, 7], "addingReplicas": [1006], "removingReplicas": [1000]},
+    {"topic": "payments", "partitions": [0], "addingReplicas": [1006], "removingReplicas": [1000]},
+]
+
+
 def timestamp(seconds: float = 0, now: datetime | None = None) -> str:
     """The time some seconds after `now`, as the gateway writes it; None: the current time."""
     return (
@@ -299,6 +316,8 @@ class _Request(BaseHTTPRequestHandler):
             )
         elif path == "/page/recoveries":
             self.answer(200, self.stub.recoveries)
+        elif path == "/v1/reassignments":
+            self.answer(200, {"topics": [], "moves": MOVES})
         elif path == "/v1/auditRecords":
             self.answer(200, {"records": self.stub.audit[::-1], "warnings": []})
         else:
@@ -386,8 +405,16 @@ class _Request(BaseHTTPRequestHandler):
                     "warnings": ["Other reassignments share the throttle of broker 1006."],
                 },
             )
+        if path == "/v1/reassignments/cancel/check":
+            effects = [
+                {**row, "replicas": [1000, 1001], "droppedReplicas": [1006], "bytesLost": "1500000000"}
+                for row in body["partitions"]
+                if row["partition"] != UNSAFE_PARTITION
+            ]
+            return self.answer(200, {"effects": effects, "refused": unsafe(body["partitions"])})
         if path == "/v1/reassignments/cancel":
-            return self.answer(200, {"cancelled": len(body["partitions"]), "refused": []})
+            refused = unsafe(body["partitions"])
+            return self.answer(200, {"cancelled": len(body["partitions"]) - len(refused), "refused": refused})
         if path == "/v1/placement/decommission":
             plan = {
                 "partitions": [{"topic": "orders", "partition": 3, "replicas": [1002, 1004]}],

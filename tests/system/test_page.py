@@ -408,9 +408,27 @@ def test_a_plan_is_submitted_after_a_dry_run(tab: Tab, tmp_path: Path) -> None:
     dialog.get_by_role("button", name="Submit 2 partitions").click()
     expect(page.locator("#done")).to_contain_text("2 partitions submitted, with throttles.")
     page.get_by_role("button", name="Cancel it").click()
-    expect(page.get_by_role("dialog")).to_contain_text("What the new replicas have copied is deleted.")
-    page.get_by_role("button", name="Cancel the reassignment").click()
-    expect(page.locator("#done")).to_contain_text("2 partitions cancelled.")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("orders 0-1: stays on 1000, 1001; the copy on 1006 is deleted.")
+    expect(dialog).to_contain_text("3.00 GB that the new replicas have copied are lost.")
+    dialog.get_by_role("button", name="Cancel 2 partitions").click()
+    expect(page.locator("#done")).to_contain_text("2 of 2 partitions cancelled.")
+    tab.require_clean()
+
+
+def test_a_move_of_any_tool_is_cancelled_after_its_effect_is_shown(tab: Tab) -> None:
+    page = tab.open("#topics .rows .row")
+    page.get_by_role("button", name="Cancel moves of orders").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Move").select_option(label="partitions 3, 7: 1000 → 1006")
+    dialog.get_by_role("button", name="Show the effect").click()
+    expect(dialog).to_contain_text("orders 3: stays on 1000, 1001; the copy on 1006 is deleted.")
+    expect(dialog).to_contain_text("1.50 GB that the new replicas have copied are lost.")
+    expect(dialog.locator(".warning")).to_contain_text("orders-7 would not be cancelled: it needs 1 of its original")
+    assert not any(path == "/v1/reassignments/cancel" for _, path, _ in tab.stub.requests)
+    dialog.get_by_role("button", name="Cancel 1 partition").click()
+    expect(page.locator("#done")).to_contain_text("1 of 2 partitions cancelled.")
+    expect(page.locator("#done .warning")).to_contain_text("orders-7 was not cancelled: it needs 1 of its original")
     tab.require_clean()
 
 

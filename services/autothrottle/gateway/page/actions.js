@@ -1,7 +1,7 @@
 // What an operator can do: each action asks first, names its effect in numbers, and says how to undo it.
 
-import { Refusal, post, put, remove } from "./api.js";
-import { ask } from "./dialogs.js";
+import { Refusal, get, post, put, remove } from "./api.js";
+import { ask, reportDone } from "./dialogs.js";
 import { h } from "./dom.js";
 import { MEGABYTE, age, brokers, bytes, clock, count, currentTime, duration, rate, until, whole } from "./format.js";
 
@@ -314,37 +314,96 @@ async function submit(partitions) {
     text: `${count(submitted, "partition")} submitted, with throttles.`,
     warnings,
     undoVerb: "Cancel it",
-    undo: () => void cancel(partitions),
+    undo: () => void cancel("Cancel the reassignment", () => partitions.map(({ topic, partition }) => ({ topic, partition }))),
   };
 }
 
-/** Cancels the reassignment of partitions: asks again, because the bytes that were copied are lost. */
-function cancel(partitions) {
+/** Cancels the moves of a topic, whichever tool started them: all of them, or one that the operator chooses. */
+export async function cancelTopic(topic) {
+  let moves;
+  try {
+    moves = (await get("/v1/reassignments?withMoves=true")).moves.filter((move) => move.topic === topic);
+  } catch (refusal) {
+    return reportDone({ text: `The moves of ${topic} cannot be read: ${refusal.message}` });
+  }
+  if (moves.length === 0) return reportDone({ text: `Nothing of ${topic} is being reassigned any more.` });
+  const partitionsOf = (chosen) => chosen.flatMap((move) => move.partitions.map((partition) => ({ topic, partition })));
+  const all = ["", `all ${count(moves.length, "move")}`];
+  const options = moves.map((move, n) => [String(n), `partitions ${numbers(move.partitions)}: ${ids(move.removingReplicas)} → ${ids(move.addingReplicas)}`]);
+  cancel(`Cancel moves of ${topic}`, ({ move }) => partitionsOf(move ? [moves[Number(move)]] : moves), moves.length > 1 ? [{ name: "move", label: "Move", kind: "select", value: "", options: [all, ...options] }] : []);
+}
+
+/** Cancels the reassignment of partitions: shows first what each keeps, what is lost, and what Kafka cannot cancel safely. */
+function cancel(title, partitionsOf, fields = []) {
   ask({
-    title: "Cancel the reassignment",
-    effect: () => ({
-      lines: [`Kafka cancels what is still being reassigned of ${count(partitions.length, "partition")}. These keep their old replicas.`],
-      warnings: ["What the new replicas have copied is deleted."],
-      verb: "Cancel the reassignment",
-    }),
-    act: async () => {
+    title,
+    fields,
+    isChecked: true,
+    closeVerb: "Let it move",
+    effect: async (values) => {
+      const partitions = partitionsOf(values);
+      const effects = [];
+      const refused = [];
+      for (const part of parts(partitions)) {
+        const checked = await post("/v1/reassignments/cancel/check", { partitions: part });
+        effects.push(...checked.effects);
+        refused.push(...checked.refused);
+      }
+      const warnings = notCancelled(refused, "would not be cancelled");
+      if (effects.length === 0) return { lines: ["No partition can be cancelled."], warnings, isClosed: true };
+      return { lines: cancelLines(effects), warnings, partitions, verb: `Cancel ${count(effects.length, "partition")}` };
+    },
+    act: async (values, { partitions }) => {
       let cancelled = 0;
       const refused = [];
       for (const part of parts(partitions)) {
-        const result = await post("/v1/reassignments/cancel", { partitions: part.map(({ topic, partition }) => ({ topic, partition })) });
+        const result = await post("/v1/reassignments/cancel", { partitions: part });
         cancelled += result.cancelled;
         refused.push(...result.refused);
       }
-      return { text: `${whole(cancelled)} of ${count(partitions.length, "partition")} cancelled.`, warnings: notCancelled(refused) };
+      return { text: `${whole(cancelled)} of ${count(partitions.length, "partition")} cancelled.`, warnings: notCancelled(refused, "was not cancelled") };
     },
   });
+}
+
+const MOST_LINES = 6;
+
+/** What partitions keep and lose: one line for those of a topic with the same replicas. */
+function cancelLines(effects) {
+  const rows = new Map();
+  for (const { topic, partition, replicas, droppedReplicas } of effects) {
+    const key = JSON.stringify([topic, replicas, droppedReplicas]);
+    rows.set(key, [...(rows.get(key) ?? []), partition]);
+  }
+  const lines = [...rows].slice(0, MOST_LINES).map(([key, partitions]) => {
+    const [topic, replicas, dropped] = JSON.parse(key);
+    return `${topic} ${numbers(partitions)}: stays on ${ids(replicas)}${dropped.length ? `; the copy on ${ids(dropped)} is deleted` : ""}.`;
+  });
+  if (rows.size > MOST_LINES) lines.push(`And ${count(rows.size - MOST_LINES, "more row")}: throttlectl cancel --dry-run shows them.`);
+  const sizes = effects.map(({ bytesLost }) => bytesLost).filter((size) => size !== undefined);
+  const lost = sizes.length === effects.length ? bytes(sizes.reduce((sum, size) => sum + Number(size), 0)) : "An unknown number of bytes";
+  return [...lines, `${lost} that the new replicas have copied ${sizes.length === effects.length ? "are" : "is"} lost.`];
+}
+
+const ids = (brokerIds) => (brokerIds.length ? brokerIds.join(", ") : "none");
+
+/** Partition numbers with their runs: `0-3, 7`. */
+function numbers(partitions) {
+  const runs = [];
+  for (const number of [...partitions].sort((a, b) => a - b)) {
+    const last = runs.at(-1);
+    if (last && number === last[1] + 1) last[1] = number;
+    else runs.push([number, number]);
+  }
+  const texts = runs.map(([first, last]) => (first === last ? String(first) : `${first}-${last}`));
+  return texts.length > MOST_LINES ? `${texts.slice(0, MOST_LINES).join(", ")} and more` : texts.join(", ");
 }
 
 const MOST_REASONS = 5;
 
 /** A sentence for each partition that goes on, and the number of the others. */
-function notCancelled(refused) {
-  const lines = refused.slice(0, MOST_REASONS).map(({ topic, partition, reason }) => `${topic}-${partition} was not cancelled: ${reason}`);
+function notCancelled(refused, outcome) {
+  const lines = refused.slice(0, MOST_REASONS).map(({ topic, partition, reason }) => `${topic}-${partition} ${outcome}: ${reason}`);
   return refused.length > MOST_REASONS ? [...lines, `and ${count(refused.length - MOST_REASONS, "more partition")}`] : lines;
 }
 

@@ -9,11 +9,21 @@ import { acts, onStale, staleText } from "./news.js";
  * @param title of the dialog
  * @param fields [{name, label, kind, value, options, unit, hint}]; kind: text, number, select, password, file
  * @param effect (values) => {lines, warnings, verb, error, ...} or a promise of it. `verb` labels the button.
+ * @param closeVerb label of the button that closes the dialog without an action
  * @param isChecked the effect comes from the gateway, so that a button asks for it
  * @param needsNews without news, the action cannot be confirmed, and with the next news its effect is computed again
  * @param act (values, effect) => promise of {text, undo}: the sentence for the list, and what undoes the action
  */
-export function ask({ title, fields = [], effect, isChecked = false, needsNews = true, act, checkVerb = "Show the effect" }) {
+export function ask({
+  title,
+  fields = [],
+  effect,
+  isChecked = false,
+  needsNews = true,
+  act,
+  checkVerb = "Show the effect",
+  closeVerb = "Cancel",
+}) {
   const error = h("p", { class: "error", role: "alert" });
   const effects = h("div", { class: "effect", "aria-live": "polite" });
   const old = h("p", { class: "old", role: "status" });
@@ -27,7 +37,7 @@ export function ask({ title, fields = [], effect, isChecked = false, needsNews =
     effects,
     old,
     error,
-    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), needsNews ? acts(confirm) : confirm),
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, closeVerb), needsNews ? acts(confirm) : confirm),
   );
   const dialog = h("dialog", { class: "ask", "aria-labelledby": "dialog-title" }, form);
   let result = null;

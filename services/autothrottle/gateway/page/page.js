@@ -1,6 +1,6 @@
 // The page: shows the newest state that the event stream has brought, and opens panels and dialogs.
 
-import { decommission, limitClients, pause, removeOverride, resume, scope, setOverride, submitFile } from "./actions.js";
+import { cancelTopic, decommission, limitClients, pause, removeOverride, resume, scope, setOverride, submitFile } from "./actions.js";
 import { announcement, cycleText, facts, headline, problems, progress, title } from "./answer.js";
 import { logIn, logOut, readSession } from "./api.js";
 import { bar, flowMap, legend, rise } from "./charts.js";
@@ -186,6 +186,8 @@ const sideTable = new Table({
 /** Whether the end of all reassignments depends on this link side: `Broker 1006 [follower] has …`. */
 const isLimit = (side) => state.now?.limitedBy.toLowerCase().startsWith(`broker ${side.broker} [${side.role}]`);
 
+const cancelButton = ({ topic }) => h("button", { type: "button", class: "link acts", "aria-label": `Cancel moves of ${topic}`, onclick: () => cancelTopic(topic) }, "Cancel …");
+
 const topicTable = new Table({
   label: "topics",
   noun: "topic",
@@ -195,6 +197,7 @@ const topicTable = new Table({
     { title: "Copied", width: "120px", isNumber: true, sort: (topic) => topic.bytesCopied, cell: (topic) => bytes(topic.bytesCopied) },
     { title: "Left", width: "120px", isNumber: true, sort: (topic) => topic.bytesLeft, cell: (topic) => bytes(topic.bytesLeft) },
     { title: "Done", width: "150px", isNumber: true, sort: (topic) => topic.eta && Date.parse(topic.eta), cell: (topic) => moment(topic.eta) },
+    { title: "Cancel", width: "110px", cell: cancelButton, isFixed: true },
   ],
   keyOf: (topic) => topic.topic,
   textOf: (topic) => topic.topic,
@@ -324,6 +327,7 @@ function show(later) {
 // --- The session -----------------------------------------------------------------------------------------------------
 
 function showSession() {
+  document.body.classList.toggle("viewer", !context.canAct());
   const { name, role, login } = session;
   setText(byId("who"), name ? `${name} (${role})` : role && !login ? "no login" : role);
   byId("log-in").hidden = !login || context.canAct();

@@ -52,7 +52,10 @@ def moves(cluster: KafkaCluster, address: str) -> Iterator[None]:
             fill(cluster, topic, BYTES)
             cluster.set_configs_as_a_user({FOLLOWER_REPLICAS: f"0:{HELD}"}, topic=topic)
         cluster.set_configs_as_a_user({FOLLOWER_RATE: "1"}, broker_id=HELD)
-        cluster.reassign_through_bootstrap({(topic, 0): to for topic, to in TARGETS.items()})
+        targets = {(topic, 0): to for topic, to in TARGETS.items()}
+        if isinstance(cluster, ZooKeeperModeCluster):  # as old tools do
+            cluster.reassign_through_znode({(ONE, 0): targets.pop((ONE, 0))})
+        cluster.reassign_through_bootstrap(targets)
         eventually(lambda: all(1003 in state(cluster, topic).isr for topic in (TWO, THREE)), SECONDS)
         yield
     finally:

@@ -103,16 +103,18 @@ class KafkaAdmin:
         return _together(messages.partitions(self._routing.ask_any(request, deadline)) for request in requests)
 
     def partitions_by_broker(
-        self, broker_ids: Collection[int], topics: Collection[str], *, timeout: timedelta | None = None
+        self, topics: Mapping[int, Collection[str]], *, timeout: timedelta | None = None
     ) -> Answers[int, Mapping[str, Mapping[int, PartitionMetadata]]]:
         """Return broker id -> topic -> partition -> leader, replicas and ISR, as each of these brokers knows them.
 
         An answer shows that the broker is alive, also before its session with the controller has expired.
+
+        Args:
+            topics: broker id -> the topics that it is asked for; empty: it is only asked whether it is alive.
+            timeout: > 0. A broker that does not answer in time is a failure.
         """
-        build = partial(messages.describe_topics, list(topics))
-        return self._each(
-            dict.fromkeys(broker_ids, build), lambda _, response: messages.partitions(response).values, timeout
-        )
+        builds = {b: partial(messages.describe_topics, list(some)) for b, some in topics.items()}
+        return self._each(builds, lambda _, response: messages.partitions(response).values, timeout)
 
     def topic_configs(
         self, topics: Collection[str] | None, keys: Keys = REPLICAS_KEYS, *, timeout: timedelta | None = None

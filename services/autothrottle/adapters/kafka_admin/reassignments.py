@@ -151,6 +151,10 @@ def _in_doubt(
     return replace(assignment, isr=tuple(sorted(originals | added)))
 
 
+_MOST_ROWS = 50_000
+"""Partitions that brokers describe for one cancellation, which take 1 s of CPU time."""
+
+
 class AdminReassigner:
     """A `Reassigner` on Kafka's admin API; the term is in our state store. Thread-safe."""
 
@@ -198,14 +202,25 @@ class AdminReassigner:
             else:
                 moving[row] = assignments[row]
         if moving:
-            unsafe |= self._hazards(moving, deadline)
+            rows = sum(map(len, reading.metadata.values()))
+            unsafe |= self._hazards(moving, max(1, _MOST_ROWS // max(rows, 1)), deadline)
         return Cancellation(refused, unsafe)
 
-    def _hazards(self, moving: Mapping[TopicPartition, Assignment], deadline: float) -> dict[TopicPartition, str]:
+    def _hazards(
+        self, moving: Mapping[TopicPartition, Assignment], most_views: int, deadline: float
+    ) -> dict[TopicPartition, str]:
+        """Return partition -> why it must not be cancelled.
+
+        Args:
+            moving: the partitions.
+            most_views: number of brokers that tell the ISRs, too; the others are only asked for a sign of life.
+            deadline: on the monotonic clock.
+        """
         topics, live = {topic for topic, _ in moving}, self._kafka.brokers(timeout=time_left(deadline))
         settings = KafkaFetchSettings(self._kafka).fetch_settings((), topics, time_left(deadline))
         originals = {b for assignment in moving.values() for b in original_replicas(assignment)} & live
-        answers = self._kafka.partitions_by_broker(originals, topics, timeout=min(time_left(deadline), _PROBE))
+        asked = {b: topics if n < most_views else () for n, b in enumerate(sorted(originals))}
+        answers = self._kafka.partitions_by_broker(asked, timeout=min(time_left(deadline), _PROBE))
         rule = CancelRule(live, settings.min_in_sync_replicas, {b: str(e) for b, e in answers.failures.items()})
         views = answers.values.values()
         return {

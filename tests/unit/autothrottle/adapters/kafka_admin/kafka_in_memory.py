@@ -84,13 +84,13 @@ class MemoryKafka(KafkaAdmin):
         }
 
     def partitions_by_broker(
-        self, broker_ids: Collection[int], topics: Collection[str], *, timeout: timedelta | None = None
+        self, topics: Mapping[int, Collection[str]], *, timeout: timedelta | None = None
     ) -> Answers[int, Mapping[str, Mapping[int, PartitionMetadata]]]:
         self._called("partitions_by_broker")
-        known = {topic: partitions for topic, partitions in self.metadata().items() if topic in topics}
+        views = {b: self.views.get(b, self.metadata()) for b in topics if b not in self.silent}
         return Answers(
-            {b: self.views.get(b, known) for b in broker_ids if b not in self.silent},
-            {b: Unavailable(f"broker {b} did not answer") for b in broker_ids if b in self.silent},
+            {b: {topic: view[topic] for topic in topics[b] if topic in view} for b, view in views.items()},
+            {b: Unavailable(f"broker {b} did not answer") for b in topics if b in self.silent},
         )
 
     def alter_reassignments(

@@ -661,7 +661,7 @@ def watch(call: CommandCall) -> None:
     """Print every cycle of the current leader until interrupted.
 
     throttlectl watch
-    throttlectl watch --addr 10.0.0.1:8090,10.0.0.2:8090
+    throttlectl watch --admin-addr 10.0.0.1:8090,10.0.0.2:8090
     """
     planners = call.arguments.planner_addr
     with (

@@ -1,4 +1,4 @@
-"""Named contexts: one Kafka cluster each, a table in a TOML file like `[prod]` with `addr = "throttle1:8090"`."""
+"""Named contexts: one Kafka cluster each, a table in a TOML file like `[prod]` with `admin-addr = "throttle1:8090"`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from autothrottle_client.tls import Tls
 CONTEXTS_VARIABLE = "AUTOTHROTTLE_CONTEXTS"
 """Path of another file."""
 
-KEYS = ("addr", "tls-cert", "tls-key", "tls-ca", "tls-server-name", "token-file")
+KEYS = ("admin-addr", "tls-cert", "tls-key", "tls-ca", "tls-server-name", "token-file")
+
+_ALIASES = {"addr": "admin-addr"}
+"""Spelling of earlier versions -> key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,9 @@ class Contexts:
         """
         if name not in self.values:
             names = f"it has {', '.join(sorted(self.values))}" if self.values else "it has none"
-            raise Missing(f"{self.path} has no context {name[:60]!r}: {names}; add a table [{name[:60]}] with addr")
+            raise Missing(
+                f"{self.path} has no context {name[:60]!r}: {names}; add a table [{name[:60]}] with admin-addr"
+            )
         return self.values[name]
 
 
@@ -44,7 +49,7 @@ def read_contexts() -> Contexts:
     """Return the contexts of $AUTOTHROTTLE_CONTEXTS or ~/.config/autothrottle/contexts.toml; no file: none.
 
     Raises:
-        Invalid: the file is not TOML, a table has no addr, or a key is not one of `KEYS` with a text.
+        Invalid: the file is not TOML, a table has no admin-addr, or a key is not one of `KEYS` with a text.
     """
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     given = os.environ.get(CONTEXTS_VARIABLE) or f"{base}/autothrottle/contexts.toml"
@@ -56,7 +61,7 @@ def read_contexts_file(path: Path) -> Contexts:
     """Return the contexts of a file.
 
     Raises:
-        Invalid: it cannot be read, is not TOML, a table has no addr, or a key is not one of `KEYS` with a text.
+        Invalid: it cannot be read, is not TOML, a table has no admin-addr, or a key is not one of `KEYS` with a text.
     """
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
@@ -66,16 +71,19 @@ def read_contexts_file(path: Path) -> Contexts:
 
 
 def _options(path: Path, name: str, table: object) -> Mapping[str, str]:
-    if not isinstance(table, dict) or "addr" not in table:
-        raise Invalid(f"context {name!r} in {path} has no addr; give a table with addr")
+    if not isinstance(table, dict) or not {"admin-addr", "addr"} & table.keys():
+        raise Invalid(f"context {name!r} in {path} has no admin-addr; give a table with admin-addr")
+    if {"admin-addr", "addr"} <= table.keys():
+        raise Invalid(f"context {name!r} in {path} has admin-addr and addr, which mean the same; give admin-addr only")
     for key, value in table.items():
-        if key not in KEYS or not isinstance(value, str):
+        if _ALIASES.get(key, key) not in KEYS or not isinstance(value, str):
             raise Invalid(f"{key!r} of context {name!r} in {path} is not valid; give texts for {', '.join(KEYS)}")
+    options = {_ALIASES.get(str(key), str(key)): str(value) for key, value in table.items()}
     try:
-        parse_addresses(table["addr"])
+        parse_addresses(options["admin-addr"])
     except Invalid as error:
         raise Invalid(f"context {name!r} in {path}: {error}") from None
-    return table
+    return options
 
 
 def admin_client(context: Mapping[str, str], timeout: timedelta, client_id: str) -> AdminClient:
@@ -86,7 +94,7 @@ def admin_client(context: Mapping[str, str], timeout: timedelta, client_id: str)
     """
     path = context.get("token-file")
     token = "" if path is None else read_token_file(path)
-    return AdminClient(context["addr"], timeout, tls_of(context), token, client_id)
+    return AdminClient(context["admin-addr"], timeout, tls_of(context), token, client_id)
 
 
 def tls_of(options: Mapping[str, str]) -> Tls | None:

@@ -1,7 +1,7 @@
 """`throttlectl`: manages overrides, reassignments, state and cycles of a running autothrottle.
 
 `commands` has the commands. Each named context is one Kafka cluster: a table in a TOML file, whose values have the
-names of their options, for example `[prod]` with `addr = "throttle1:8090"`.
+names of their options, for example `[prod]` with `admin-addr = "throttle1:8090"`.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted, 141 output closed.
 """
@@ -152,7 +152,7 @@ def context(as_json: bool) -> str:
     throttlectl context list -o json
     """
     contexts = read_contexts()
-    rows = [{"context": name, "addr": values["addr"]} for name, values in sorted(contexts.values.items())]
+    rows = [{"context": name, "addr": values["admin-addr"]} for name, values in sorted(contexts.values.items())]
     if as_json:
         return json.dumps({"contexts": rows})
     return "\n".join(f"{row['context']}  {row['addr']}" for row in rows) or f"{contexts.path} has no contexts"
@@ -164,7 +164,7 @@ def _common_options() -> _Parser:
     group = common.add_argument_group("options of all commands")
     _value(
         group,
-        "--addr",
+        ("--admin-addr", "--addr"),
         "ADDR[,ADDR]",
         parse_addresses,
         f"addresses of admin, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
@@ -363,13 +363,13 @@ def _switch(parser: argparse._ActionsContainer, name: str, meaning: str) -> None
 
 def _value(
     parser: argparse._ActionsContainer,
-    name: str,
+    name: str | tuple[str, ...],
     metavar: str,
     parse: Callable[[str], object],
     meaning: str,
     **options: Any,
 ) -> None:
-    """Add an argument or option with a value. Shells complete a FILE."""
+    """Add an argument, or an option with a value and perhaps aliases. Shells complete a FILE."""
 
     def accept(text: str) -> object:
         try:
@@ -377,7 +377,8 @@ def _value(
         except Invalid as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    action = parser.add_argument(name, metavar=metavar, type=accept, help=meaning, **options)
+    names = (name,) if isinstance(name, str) else name
+    action = parser.add_argument(*names, metavar=metavar, type=accept, help=meaning, **options)
     if metavar == "FILE":
         action.complete = shtab.FILE  # type: ignore[attr-defined]
 
@@ -471,10 +472,10 @@ def call_of(arguments: argparse.Namespace) -> commands.CommandCall:
     if name := given.get("context") or variables.get(CONTEXT_VARIABLE):
         chosen = read_contexts().of(name)
         variables = {_variable(option): value for option, value in chosen.items()}
-        variables[ADDRESS_VARIABLE] = chosen["addr"]
+        variables[ADDRESS_VARIABLE] = chosen["admin-addr"]
         given.setdefault("token_file", chosen.get("token-file"))
     timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
-    addresses = given.get("addr") or _default_addresses(variables)
+    addresses = given.get("admin_addr") or _default_addresses(variables)
     admin = AdminClient(addresses, timeout, tls, token, commands.CLIENT_ID, commands.say)
     return commands.CommandCall(arguments, admin, timeout, given.get("output") == "json", tls, token)
 

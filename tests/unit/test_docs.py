@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from itertools import dropwhile
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
@@ -34,6 +33,7 @@ from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
 from autothrottle.runtime.option_kinds import declared_options
+from autothrottle.runtime.sources import by_any_name
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.scorer.compaction import make_parser as make_compact_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
@@ -175,7 +175,8 @@ def test_every_flag_in_the_pages_exists() -> None:
     flags = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", ALL_TEXT)) - {"name"}
     sources = [(ROOT / path).read_text("utf-8") for path in FLAG_SOURCES]
     known = {flag for source in sources for flag in re.findall(r'"--([a-z][a-z-]+)"', source)}
-    placement = {flag for kind in (*COMMAND_OPTIONS.values(), FetcherOptions) for flag in declared_options(kind)}
+    kinds = (*COMMAND_OPTIONS.values(), FetcherOptions)
+    placement = {flag for kind in kinds for flag in by_any_name(declared_options(kind))}
     assert flags <= OPTIONS.keys() | placement | known.union(*foreign_commands.FOREIGN_FLAGS.values())
     assert flags >= OPTIONS.keys()
 
@@ -241,16 +242,13 @@ def check_topicmappr(words: list[str], directory: Path) -> None:
     command, *flags = words[1 : words.index(">") if ">" in words else None]
     (directory / "deploy").symlink_to(ROOT / "deploy")
     kind = COMMAND_OPTIONS[command]
-    options = list(dropwhile(lambda word: not word.startswith("-"), flags))
-    assert (len(options) < len(flags)) == (
-        command in ("export", "decommission", "relieve", "uncordon", "apply", "pools")
-    )
-    parsed, warnings = parse_command(kind, options, {}, PREFIX)
+    parsed, warnings, arguments = parse_command(kind, flags, {}, PREFIX, most_words=9)
+    assert bool(arguments) == (command in ("export", "decommission", "relieve", "uncordon", "apply", "pools"))
     assert isinstance(parsed, kind) and not warnings
 
 
 def check_metricsfetcher(words: list[str], directory: Path) -> None:
-    found, warnings = parse_command(FetcherOptions, words[1:], {}, FETCHER_PREFIX)
+    found, warnings, _ = parse_command(FetcherOptions, words[1:], {}, FETCHER_PREFIX)
     assert found and not warnings
 
 

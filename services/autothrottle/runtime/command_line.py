@@ -254,5 +254,6 @@ def _help(option: Option[Any]) -> str:
     file = f", unless {option.name}-file is given" if f"{option.name}-file" in OPTIONS else ""
     needed = f"Required with metrics-source {sources}{file}. " if sources else ""
     value = f"Default: {option.default}" if option.default else f"Example: {option.example}"
-    text = f"{needed}{option.meaning}. Value: {option.range}. {value}. [{option.variable}]"
+    also = f" Also: {', '.join(f'--{alias}' for alias in option.aliases)}." if option.aliases else ""
+    text = f"{needed}{option.meaning}. Value: {option.range}. {value}.{also} [{option.variable}]"
     return fill(text, 92, break_on_hyphens=False)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from autothrottle.adapters.zookeeper.security import OtherClients
@@ -116,39 +116,55 @@ def parse(
     return replace(configuration, warnings=tuple(warnings))
 
 
+class ParsedCommand(NamedTuple, Generic[T]):
+    """One parsed command line."""
+
+    options: T | None
+    """None: the command line asks for help."""
+    warnings: Sequence[str]
+    words: Sequence[str]
+    """The words that belong to no flag."""
+
+
 def parse_command(
     kind: type[T],
     argv: Sequence[str],
     environ: Mapping[str, str],
     prefix: str,
     in_environment: Collection[str] | None = None,
-) -> tuple[T | None, Sequence[str]]:
-    """Return the options of a command, and warnings; None: the command line asks for help.
+    defaults: Callable[[Mapping[str, Given]], Mapping[str, str]] = lambda given: {},
+    most_words: int = 0,
+) -> ParsedCommand[T]:
+    """Return the options and the words of a command.
 
     An option `config` names a TOML file with options of this command.
 
     Args:
         kind: dataclass whose fields declare the options.
-        argv: flags.
+        argv: flags and words.
         environ: the environment; only variables with the prefix are read.
         prefix: of the environment variables.
         in_environment: names of the options that the environment may give; None: all.
+        defaults: given options -> defaults that depend on them.
+        most_words: largest number of words that belong to no flag.
 
     Raises:
         InvalidConfiguration: contains every problem.
     """
     options = declared_options(kind, prefix)
-    flags = Flags.parse(argv, options)
+    flags = Flags.parse(argv, options, most_words)
     shared = {name: option for name, option in options.items() if in_environment is None or name in in_environment}
     variables, warnings = from_environment(environ, shared, prefix)
     given = variables | flags.given
     file, file_problems = from_file(given.pop("config", None), options)
-    values, _, problems = _parsed((file or {}) | given, options)
+    given = (file or {}) | given
+    settled = {name: Given(text, "default", Rank.PRESET) for name, text in defaults(given).items()}
+    values, _, problems = _parsed(settled | given, options)
     if flags.help:
-        return None, ()
+        return ParsedCommand(None, (), ())
     if problems := [*flags.problems, *file_problems, *problems]:
         raise InvalidConfiguration(problems)
-    return kind(**values), warnings
+    return ParsedCommand(kind(**values), warnings, flags.words)
 
 
 def _parsed(

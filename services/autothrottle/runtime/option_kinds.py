@@ -67,6 +67,8 @@ class Option(Generic[T]):
     """True: messages never show the value."""
     short: str = ""
     """Letter that also names the flag; "": none."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the flag, the variable and the key, which scripts may use; (): none."""
     name: str = ""
     """Flag name without dashes, and key in the TOML file; `configuration` sets it, and the group."""
     group: str = ""
@@ -77,7 +79,11 @@ class Option(Generic[T]):
     @property
     def variable(self) -> str:
         """Name of the environment variable."""
-        return self.prefix + self.name.upper().replace("-", "_")
+        return self.variable_of(self.name)
+
+    def variable_of(self, name: str) -> str:
+        """Return the environment variable of the name or of an alias."""
+        return self.prefix + name.upper().replace("-", "_")
 
     @property
     def good_value(self) -> str:
@@ -264,7 +270,14 @@ def tag(default: str, meaning: str, example: str = "") -> str:
     return option(checked(is_valid, "is not a tag name"), default, meaning, range, example=example)
 
 
-def items(parse_item: Callable[[str], T], default: str, meaning: str, range: str, example: str = "") -> tuple[T, ...]:
+def items(
+    parse_item: Callable[[str], T],
+    default: str,
+    meaning: str,
+    range: str,
+    example: str = "",
+    aliases: tuple[str, ...] = (),
+) -> tuple[T, ...]:
     """Declare a comma-separated list; not empty if the default is not."""
 
     def parse(text: str) -> tuple[T, ...]:
@@ -272,7 +285,7 @@ def items(parse_item: Callable[[str], T], default: str, meaning: str, range: str
             raise Refused("is empty")
         return tuple(parse_item(item.strip()) for item in text.split(",")) if text.strip() else ()
 
-    return option(parse, default, meaning, f"a comma-separated list of {range}", example=example)
+    return option(parse, default, meaning, f"a comma-separated list of {range}", example=example, aliases=aliases)
 
 
 def tags(meaning: str) -> tuple[str, ...]:
@@ -321,13 +334,16 @@ def _host_port(text: str, lowest_port: int = 1) -> str:
 _unix = checked(lambda text: text != "unix:" and text.isprintable(), "has no path in {text!r}")
 
 
-def addresses(default: str, meaning: str, example: str = "", *, unix: bool = False) -> tuple[str, ...]:
+def addresses(
+    default: str, meaning: str, example: str = "", *, unix: bool = False, aliases: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """Declare a comma-separated list of addresses; an empty default makes it optional."""
 
     def parse(text: str) -> str:
         return _unix(text) if unix and text.startswith("unix:") else _host_port(text)
 
-    return items(parse, default, meaning, "host:port" + (" or unix:PATH" if unix else ""), example)
+    range = "host:port" + (" or unix:PATH" if unix else "")
+    return items(parse, default, meaning, range, example, aliases)
 
 
 def hosts(meaning: str, example: str) -> tuple[str, ...]:

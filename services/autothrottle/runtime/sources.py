@@ -40,10 +40,18 @@ class Given:
     source: str
     """Name in messages, such as "flag --interval"."""
     rank: Rank
+    alias: str = ""
+    """The alias by which the option is given; "": its name."""
 
 
 SUGGESTION = "did you mean "
 """Words before the name that a mistyped one probably means."""
+
+
+def by_any_name(options: Mapping[str, Option[Any]]) -> dict[str, Option[Any]]:
+    """Return name or alias -> option."""
+    aliases = {alias: option for option in options.values() for alias in option.aliases}
+    return aliases | {**options}
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
@@ -57,6 +65,8 @@ class Flags:
 
     given: dict[str, Given] = field(default_factory=dict)
     """Option name -> its text; absent: the flag is not given."""
+    words: list[str] = field(default_factory=list)
+    """The words that belong to no flag."""
     problems: list[str] = field(default_factory=list)
     help: bool = False
     """True: -h or --help is given."""
@@ -64,13 +74,15 @@ class Flags:
     """The options that may be given."""
 
     @staticmethod
-    def parse(argv: Sequence[str], options: Mapping[str, Option[Any]] = OPTIONS) -> Flags:
-        """Parse the whole command line."""
+    def parse(argv: Sequence[str], options: Mapping[str, Option[Any]] = OPTIONS, most_words: int = 0) -> Flags:
+        """Parse the whole command line, which may have this number of words that belong to no flag."""
         flags, words = Flags(options=options), list(argv)
         while words:
             word = words.pop(0)
             match = re.fullmatch(r"--?([^-=][^=]*)(?:=(.*))?", word, re.DOTALL)
-            if match is None:
+            if match is None and not word.startswith("-") and len(flags.words) < most_words:
+                flags.words.append(word)
+            elif match is None:
                 flags.problems.append(
                     f"the word {word!r} does not belong to a flag. Fix: remove it; quote values with blanks, and write "
                     f"--name=false for a boolean flag"
@@ -83,23 +95,25 @@ class Flags:
 
     def _take(self, name: str, text: str | None, words: list[str]) -> None:
         """Record one flag; its value may be the next word."""
-        name = next((long for long, option in self.options.items() if option.short == name), name)
-        option = self.options.get(name)
+        spelling = next((long for long, option in self.options.items() if option.short == name), name)
+        option = by_any_name(self.options).get(spelling)
         if option is None:
             self.problems.append(_unknown(f"flag --{name}", name, "--", self.options))
             if text is None and words and not words[0].startswith("-"):
                 words.pop(0)  # the value of the unknown flag
             return
+        name = option.name
         if text is None and option.boolean:
             text = "true"
         elif text is None and words:
             text = words.pop(0)
         if text is None:
-            self.problems.append(f"{name}: flag --{name} has no value. Fix: --{name}={option.good_value}")
+            self.problems.append(f"{name}: flag --{spelling} has no value. Fix: --{name}={option.good_value}")
         elif name in self.given:
-            self.problems.append(f"{name}: flag --{name} is given twice. Fix: give it once")
+            other = "" if self.given[name].source == f"flag --{spelling}" else f", also as {self.given[name].source}"
+            self.problems.append(f"{name}: flag --{spelling} is given twice{other}. Fix: give it once")
         else:
-            self.given[name] = Given(text, f"flag --{name}", Rank.FLAG)
+            self.given[name] = Given(text, f"flag --{spelling}", Rank.FLAG, _alias(spelling, option))
 
 
 def from_environment(
@@ -114,13 +128,14 @@ def from_environment(
     warnings = []
     for variable in sorted(v for v in environ if v.startswith(prefix)):
         name = variable.removeprefix(prefix).lower().replace("_", "-")
-        option = options.get(name)
-        if option is None or option.variable != variable:
+        option = by_any_name(options).get(name)
+        if option is None or option.variable_of(name) != variable:
             near = nearest(name, options)
             hint = f"; {SUGGESTION}{options[near].variable}?" if near else ""
             warnings.append(f"environment variable {variable} is unknown and ignored{hint}")
-        elif environ[variable]:
-            given[name] = Given(environ[variable], f"environment variable {variable}", Rank.ENVIRONMENT)
+        elif environ[variable] and (name == option.name or option.name not in given):
+            source, alias = f"environment variable {variable}", _alias(name, option)
+            given[option.name] = Given(environ[variable], source, Rank.ENVIRONMENT, alias)
     return given, warnings
 
 
@@ -152,11 +167,17 @@ def _options_of(
         source = f"key {key} of {path}" + (f", line {number}" if number else "")
         if key == "config":
             problems.append(f"{source} is not allowed: a file cannot name another file. Fix: remove it")
-        elif key not in options:
+        elif (option := by_any_name(options).get(key)) is None:
             problems.append(_unknown(source, key, "", options))
+        elif option.name in given:
+            problems.append(f"{source} means the same as {given[option.name].source}. Fix: give one")
         else:
-            given[key] = Given(_toml_text(value), source, Rank.FILE)
+            given[option.name] = Given(_toml_text(value), source, Rank.FILE, _alias(key, option))
     return given, problems
+
+
+def _alias(spelling: str, option: Option[Any]) -> str:
+    return "" if spelling == option.name else spelling
 
 
 def _toml_text(value: object) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import takewhile
 from pathlib import Path
 
 from autothrottle import __version__
@@ -76,6 +75,7 @@ from autothrottle.topicmappr.options import (
     RelieveCommandOptions,
     ScaleCommandOptions,
     TagOptions,
+    cluster_defaults,
 )
 from autothrottle.topicmappr.pools import (
     derived_pools,
@@ -108,6 +108,8 @@ from autothrottle.topicmappr.tagging import (
 from autothrottle_client.files import write_text
 
 EXIT_DRIFT = 3
+_MOST_TOPICS = 1000
+"""Of `pools fit`."""
 _SHOWN_REFUSALS = 3
 
 _PURPOSES = {
@@ -127,15 +129,15 @@ _PURPOSES = {
 }
 
 _EXAMPLES = {
-    "rebuild": "--topics orders --brokers 1001,1003,1004",
-    "rebalance": "--topics '.*' --brokers -1",
-    "scale": "--topics '.*' --brokers -1,1007,1008",
-    "decommission": "1002 --metrics-source kafka --execute --admin-addr 10.0.0.1:8090",
-    "relieve": "1002 --to 80 --metrics-source kafka",
-    "uncordon": "1002 --kafka-addr kafka1:9092",
-    "export": "cluster.json --kafka-addr kafka1:9092 --metrics-source kafka",
-    "apply": "pools.toml --check",
-    "pools": "fit orders --pools pools.toml --metrics-source kafka",
+    "rebuild": "--topics orders --brokers 1001,1003,1004 --bootstrap-servers kafka1:9092",
+    "rebalance": "--topics '.*' --brokers -1 --bootstrap-servers kafka1:9092",
+    "scale": "--topics '.*' --brokers -1,1007,1008 --bootstrap-servers kafka1:9092",
+    "decommission": "1002 --bootstrap-servers kafka1:9092 --execute --admin-addr 10.0.0.1:8090",
+    "relieve": "1002 --to 80 --bootstrap-servers kafka1:9092",
+    "uncordon": "1002 --bootstrap-servers kafka1:9092",
+    "export": "cluster.json --bootstrap-servers kafka1:9092",
+    "apply": "pools.toml --check --bootstrap-servers kafka1:9092",
+    "pools": "fit orders --pools pools.toml --bootstrap-servers kafka1:9092",
     "capacity": "--bytes-in 200MB/s --fan-out 3 --retention 24 --instances instances.csv",
     "forecast": "--history history --pools pools.toml",
     "tag": "--datadog --pools pools.toml --dry-run",
@@ -180,15 +182,15 @@ def _without_old_spelling(arguments: list[str]) -> list[str]:
 
 
 def _run(command: str, arguments: Sequence[str]) -> int:
-    """Run a command with its options and the words before them, or print its help text."""
+    """Run a command with its options and its words, or print its help text."""
     kind = COMMAND_OPTIONS[command]
-    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    if command != "pools":  # all others take one word, or none
-        words = words[:1] if command in _ARGUMENTS else []
+    most_words = _MOST_TOPICS + 1 if command == "pools" else int(command in _ARGUMENTS)
     # Datadog's variables are known, although only one command uses them.
     foreign = frozenset() if issubclass(kind, DatadogOptions) else DATADOG_VARIABLES
     environ = {name: text for name, text in os.environ.items() if name not in foreign}
-    options, warnings = parse_command(kind, arguments[len(words) :], environ, PREFIX, IN_ENVIRONMENT)
+    options, warnings, words = parse_command(
+        kind, arguments, environ, PREFIX, IN_ENVIRONMENT, cluster_defaults, most_words
+    )
     for warning in warnings:
         print(warning, file=sys.stderr)
     if options is None:
@@ -460,7 +462,7 @@ _COMMANDS: Mapping[str, Callable[..., int | None]] = {
     "forecast": _forecast,
     "tag": _tag,
 }
-"""Command -> the function that runs it with its options and the words before them; it returns the exit status."""
+"""Command -> the function that runs it with its options and its words; it returns the exit status."""
 
 
 def _usage() -> str:

@@ -15,8 +15,17 @@ from autothrottle.ports.services import StorageMetrics
 from autothrottle.runtime.command_line import command_help, described, program
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
-from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions, FetchSource
+from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions, FetchSource, fetcher_defaults
 from autothrottle.topicmappr.sources import append_history, fetch_metrics, stored_metrics, write_metrics
+
+WAYS_TO_START = """\
+nothing says where the metrics come from. Fix: start it in one of these ways
+      Kafka alone, for forecasts:
+        --bootstrap-servers kafka1:9092 --history history
+      Datadog and ZooKeeper, with the keys in METRICSFETCHER_API_KEY and METRICSFETCHER_APP_KEY:
+        --zk-addr zk1:2181
+      Prometheus and ZooKeeper:
+        --prometheus-url http://prometheus:9090 --bootstrap-servers kafka1:9092 --zk-addr zk1:2181"""
 
 _SHOWN_PROBLEMS = 10
 
@@ -27,7 +36,9 @@ _ABSENT_SHARE = 0.1
 @program
 def main(arguments: list[str]) -> int:
     """Fetch a sample and store it; return the exit status."""
-    options, warnings = parse_command(FetcherOptions, arguments, os.environ, FETCHER_PREFIX)
+    options, warnings, _ = parse_command(
+        FetcherOptions, arguments, os.environ, FETCHER_PREFIX, defaults=fetcher_defaults
+    )
     for warning in warnings:
         print(warning, file=sys.stderr)
     if options is None or options.version:
@@ -57,8 +68,19 @@ def _run(options: FetcherOptions) -> None:
 
 def _check(options: FetcherOptions) -> None:
     problems = []
-    if not options.zookeeper and not options.history:
-        problems.append("zookeeper is false and history is not given, so nothing is stored. Fix: --history=DIR")
+    if options.source is FetchSource.DATADOG:
+        keys = {"api-key": options.api_key, "app-key": options.app_key}
+        absent = [name for name, key in keys.items() if not key]
+        if len(absent) == len(keys):
+            problems.append(WAYS_TO_START)
+        elif absent:
+            variable = f"{FETCHER_PREFIX}{absent[0].upper().replace('-', '_')}"
+            problems.append(f"{absent[0]} is not given, and Datadog needs both keys. Fix: the variable {variable}")
+    if not options.zookeeper and not options.history and not options.dry_run:
+        problems.append(
+            "without ZooKeeper and without history nothing is stored; topicmappr reads the sizes from the brokers with "
+            "--bootstrap-servers. Fix: --history=DIR for forecasts, or --zk-addr=zk1:2181 for the znodes of topicmappr"
+        )
     if options.rate_sample and not options.history:
         problems.append("rate-sample is given without history, which stores the rates. Fix: --history=DIR")
     if options.rate_sample and options.source is not FetchSource.KAFKA:
@@ -97,7 +119,9 @@ def require_complete(metrics: StorageMetrics, stored: StorageMetrics | None) -> 
 def _help() -> str:
     options = described(declared_options(FetcherOptions, FETCHER_PREFIX).values())
     purpose = "stores partition sizes and the free storage of brokers for topicmappr"
-    return command_help("metricsfetcher", "[options]", purpose, options, "--source kafka --kafka-addr kafka1:9092")
+    return command_help(
+        "metricsfetcher", "[options]", purpose, options, "--bootstrap-servers kafka1:9092 --history history"
+    )
 
 
 if __name__ == "__main__":

@@ -23,14 +23,27 @@ from autothrottle.core.units import parse_quantity
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.runtime.option_kinds import Refused, declared_options, option
+from autothrottle.runtime.sources import Given
 from autothrottle_client.texts import split_patterns
 
 PREFIX = "TOPICMAPPR_"
 """Prefix of topicmappr's environment variables."""
 
+KAFKA_KIT_SERVERS = "kafka-addr"
+"""Kafka-Kit's spelling of bootstrap-servers. It keeps Kafka-Kit's defaults: partition sizes are in ZooKeeper."""
+
 GIBIBYTE = 2**30
 """A GB in the options and the output, as in Kafka-Kit."""
 _MEBIBYTE = 2**20
+
+
+def is_kafka_alone(given: Mapping[str, Given]) -> bool:
+    """Whether the given options name brokers and no ZooKeeper, as in `autothrottle run`."""
+    servers = given.get("bootstrap-servers")
+    if servers is None or servers.alias == KAFKA_KIT_SERVERS:
+        return False
+    has_zookeeper = any(name.startswith("zk-") for name in given)
+    return not has_zookeeper and ("kafka-backend" not in given or given["kafka-backend"].text != KafkaBackend.ZOOKEEPER)
 
 
 class MetricsSource(StrEnum):
@@ -92,7 +105,11 @@ class ClusterOptions:
     """How to access the cluster. Each may come from the environment."""
 
     CLUSTER: ClassVar[str] = "Cluster"
-    kafka_addr: tuple[str, ...] = kinds.addresses("localhost:9092", "Kafka brokers")
+    bootstrap_servers: tuple[str, ...] = kinds.addresses(
+        "localhost:9092",
+        "Kafka brokers; without an option of ZooKeeper, metrics-source is kafka",
+        aliases=(KAFKA_KIT_SERVERS,),
+    )
     kafka_backend: KafkaBackend = kinds.choice(
         KafkaBackend.ADMIN, "How to read topics and brokers: the Admin API or ZooKeeper", KafkaBackend
     )
@@ -107,7 +124,8 @@ class ClusterOptions:
     zk_metrics_prefix: str = kinds.znode("topicmappr", "Parent of the znodes that metricsfetcher writes", root=True)
     metrics_source: MetricsSource = kinds.choice(
         MetricsSource.ZOOKEEPER,
-        "Source of partition sizes and free storage: the znodes of metricsfetcher, or the brokers",
+        "Source of partition sizes and free storage: the znodes of metricsfetcher, or the brokers, the default with "
+        "bootstrap-servers and without an option of ZooKeeper",
         MetricsSource,
     )
     cluster_file: str = kinds.file(
@@ -390,6 +408,11 @@ class TagOptions(DatadogOptions):
     json: bool = kinds.boolean("Print JSON instead of text")
 
 
+def cluster_defaults(given: Mapping[str, Given]) -> Mapping[str, str]:
+    """Return the defaults of a command that depend on its given options."""
+    return {"metrics-source": MetricsSource.KAFKA} if is_kafka_alone(given) else {}
+
+
 COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "rebuild": RebuildCommandOptions,
     "rebalance": RebalanceCommandOptions,
@@ -421,7 +444,12 @@ class FetcherOptions:
     """Options of metricsfetcher."""
 
     SOURCE: ClassVar[str] = "Source"
-    source: FetchSource = kinds.choice(FetchSource.DATADOG, "Source of the metrics", FetchSource)
+    source: FetchSource = kinds.choice(
+        FetchSource.DATADOG,
+        "Source of the metrics. Without it: datadog with its keys, prometheus with prometheus-url, else kafka with "
+        "bootstrap-servers",
+        FetchSource,
+    )
     api_key: str = kinds.text("", "Datadog API key", example="the key", secret=True)
     app_key: str = kinds.text("", "Datadog application key", example="the key", secret=True)
     datadog_url: str = kinds.url("https://api.datadoghq.com", "Datadog server")
@@ -447,8 +475,11 @@ class FetcherOptions:
     )
     broker_label: BrokerLabel | None = kinds.broker_label("from the host if empty")
     broker_map: Mapping[str, int] = kinds.broker_map()
-    kafka_addr: tuple[str, ...] = kinds.addresses(
-        "localhost:9092", "Kafka brokers; for prometheus only without broker-label and broker-map"
+    bootstrap_servers: tuple[str, ...] = kinds.addresses(
+        "localhost:9092",
+        "Kafka brokers; for prometheus only without broker-label and broker-map. Without an option of ZooKeeper, the "
+        "sample is only in the history",
+        aliases=(KAFKA_KIT_SERVERS,),
     )
     kafka_client_config: str = kinds.client_properties()
 
@@ -471,8 +502,22 @@ class FetcherOptions:
     rate_sample: timedelta = kinds.seconds(
         "0", "With history and source kafka: time in which the growth of logs is measured; 0: it is not", at_least=0
     )
-    zookeeper: bool = kinds.boolean("Store the sample in ZooKeeper; false: only in the history", "true")
+    zookeeper: bool = kinds.boolean(
+        "Store the sample in ZooKeeper; false: only in the history, the default with bootstrap-servers and without an "
+        "option of ZooKeeper",
+        "true",
+    )
     version: bool = kinds.boolean("Print the version and exit")
+
+
+def fetcher_defaults(given: Mapping[str, Given]) -> Mapping[str, str]:
+    """Return the defaults of metricsfetcher that depend on the given options."""
+    defaults = {"zookeeper": "false"} if is_kafka_alone(given) else {}
+    if given.keys() & {"api-key", "app-key"}:
+        return defaults
+    if "prometheus-url" in given:
+        return {**defaults, "source": FetchSource.PROMETHEUS}
+    return {**defaults, "source": FetchSource.KAFKA} if is_kafka_alone(given) else defaults
 
 
 FETCHER_PREFIX = "METRICSFETCHER_"

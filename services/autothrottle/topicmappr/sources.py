@@ -5,10 +5,11 @@ Adapters are imported where they are used: offline commands need none of them.
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autothrottle.core.capacity.forecasts import HistorySample
-from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
 from autothrottle.ports.services import (
     ClusterSource,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT = timedelta(seconds=120)
 """Timeout of reading a cluster, and of reading its metrics."""
+
+DEFAULT_ZOOKEEPER = ClusterOptions().zk_addr
 
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 _SESSION_TIMEOUT = timedelta(seconds=10)
@@ -281,7 +284,7 @@ class _Connections:
         login = KafkaLogin(read_client_properties(path) if path else None)
         for warning in login.warnings:
             print(f"{path}: {warning}", file=sys.stderr)
-        settings = KafkaSettings(self._options.kafka_addr, login=login)
+        settings = KafkaSettings(self._options.bootstrap_servers, login=login)
         return self._stack.enter_context(closing(KafkaAdmin(settings)))
 
     @cached_property
@@ -290,6 +293,7 @@ class _Connections:
         from autothrottle.adapters.zookeeper.session import connect, disconnect
 
         options = self._options
+        _require_default_server(options.zk_addr)
         files = SecurityFiles(
             options.zk_tls_ca, options.zk_tls_cert, options.zk_tls_key, options.zk_digest_file, options.zk_sasl_file
         )
@@ -297,6 +301,25 @@ class _Connections:
         session = connect(",".join(options.zk_addr), _SESSION_TIMEOUT, _CONNECT_TIMEOUT, security=security)
         self._stack.callback(disconnect, session)
         return session
+
+
+def _require_default_server(servers: Sequence[str]) -> None:
+    """Check that something listens at the default address of ZooKeeper, which a cluster on Kafka alone does not have.
+
+    Raises:
+        Unavailable: nothing does, and the address is the default.
+    """
+    if tuple(servers) != DEFAULT_ZOOKEEPER:
+        return
+    host, _, port = servers[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_TIMEOUT.total_seconds()).close()
+    except OSError as error:
+        raise Unavailable(
+            f"no ZooKeeper listens at {servers[0]}, the default of --zk-addr ({error.strerror or error}). Fix: on "
+            "Kafka alone --bootstrap-servers=kafka1:9092, without --kafka-addr, and the sizes come from the brokers; "
+            "otherwise --zk-addr=zk1:2181"
+        ) from None
 
 
 def _file_text(path: str) -> str:

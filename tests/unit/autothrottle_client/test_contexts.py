@@ -22,7 +22,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     token = tmp_path / "token"
     token.write_text("token-of-prod\n")
     path = tmp_path / "contexts.toml"
-    path.write_text(f'[prod]\naddr = "prod1:8090,prod2:8090"\ntoken-file = "{token}"\n[test]\naddr = "test:8090"\n')
+    path.write_text(
+        f'[prod]\nadmin-addr = "prod1:8090,prod2:8090"\ntoken-file = "{token}"\n[test]\naddr = "test:8090"\n'
+    )
     monkeypatch.setenv("AUTOTHROTTLE_CONTEXTS", str(path))
     return path
 
@@ -86,9 +88,9 @@ def test_without_a_file_there_are_no_contexts(tmp_path: Path, monkeypatch: pytes
     ("text", "message"),
     [
         ("[prod", "cannot be read"),
-        ("prod = 1", "'prod' in .* has no addr"),
-        ("[prod]\ntls-ca = 'a'", "'prod' in .* has no addr"),
-        ("[prod]\naddr = 'a:1'\ntoken = 'secret'", "'token' of context 'prod' .* not valid; give texts for addr"),
+        ("prod = 1", "'prod' in .* has no admin-addr"),
+        ("[prod]\ntls-ca = 'a'", "'prod' in .* has no admin-addr"),
+        ("[prod]\naddr = 'a:1'\ntoken = 'secret'", "'token' of context 'prod' .* not valid; give texts for admin-addr"),
         ("[prod]\naddr = 7", "'addr' of context 'prod' .* not valid"),
         ("[prod]\naddr = 'a'", "context 'prod' in .*: "),
     ],

@@ -45,7 +45,7 @@ from tests.in_process_services import InProcessServices
 
 SECONDS = 30
 TLS = {"--tls-cert", "--tls-key", "--tls-ca", "--tls-server-name"}
-COMMON = {"-h", "--help", "--addr", "--context", "-o", "--output", "--timeout", "--token-file", *TLS}
+COMMON = {"-h", "--help", "--admin-addr", "--addr", "--context", "-o", "--output", "--timeout", "--token-file", *TLS}
 
 COMMANDS = (
     "get",
@@ -858,7 +858,7 @@ def test_a_completion_script_is_valid_in_its_shell(
         (["--output", ""], {"table", "json"}),
         (["get", "-o", "j"], {"json"}),
         (["--output", "json", "re"], {"remove", "reassign", "reassignments", "resume", "request-quota"}),
-        (["remove", "--a"], {"--addr", "--all"}),
+        (["remove", "--a"], {"--admin-addr", "--addr", "--all"}),
         (["watch", "--p"], {"--planner-addr"}),
         (["completion", ""], set(SHELLS)),
         (["set", "--broker", ""], set()),

@@ -98,7 +98,7 @@ def test_a_cluster_says_who_leads_what_moves_until_when_and_what_is_wrong() -> N
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[prod]\n", "has no addr"),
+        ("[prod]\n", "has no admin-addr"),
         ('[prod]\naddr = "h:1"\npassword = "x"\n', "'password' of context 'prod'"),
         ('[prod]\naddr = "h:1"\ntoken-file = "/does/not/exist"\n', "token-file '/does/not/exist' cannot be read"),
         ('[prod]\naddr = "h:1"\ntls-cert = "c"\n', "TLS is mutual"),

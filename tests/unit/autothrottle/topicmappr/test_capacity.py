@@ -24,7 +24,7 @@ EXAMPLE = ("capacity", "--config", WORKLOAD, "--instances", INSTANCES)
 
 
 def options(*flags: str) -> CapacityOptions:
-    parsed, _ = parse_command(CapacityOptions, flags, {}, PREFIX)
+    parsed, _, _ = parse_command(CapacityOptions, flags, {}, PREFIX)
     assert parsed
     return parsed
 

@@ -106,8 +106,7 @@ def _decision(decision: Decision, throttle: Throttle | None) -> Iterator[str]:
 def _load(role: str, decision: Decision) -> Iterator[str]:
     capacity, clients = decision.capacity_bytes_per_second, client_load(decision)
     if capacity is None or clients is None:
-        why = "an override needs none" if decision.reason.is_override else "its metrics are not usable"
-        yield f"{role}: capacity and client load are not used, because {why}."
+        yield f"{role}: capacity and client load are unknown, because its metrics are not usable."
         return
     yield f"{role}: the link has a capacity of {rate_words(capacity)}, and clients use {rate_words(clients)}."
     if decision.utilization_bytes_per_second is not None:

@@ -183,12 +183,12 @@ UTILIZATION = ExportedMetric(
 )
 HEADROOM = ExportedMetric(
     "autothrottle_headroom_bytes_per_second",
-    "Share of the link side that the policy gives to replication; absent: no metrics, or an override",
+    "Share of the link side that the policy gives to replication, also under an override; absent: no metrics",
     _SIDE,
 )
 CLIENT_LOAD = ExportedMetric(
     "autothrottle_client_load_bytes_per_second",
-    "Client load that the policy assumes; absent: no metrics, an override, or the policy headroom",
+    "Client load that the policy assumes, also under an override; absent: no metrics, or the policy headroom",
     _SIDE,
 )
 PRODUCE_RATE = ExportedMetric(

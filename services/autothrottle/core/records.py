@@ -70,7 +70,7 @@ class Decision:
     current_rate_bytes_per_second: BytesPerSecond | None = None
     """The broker's throttle before the cycle; None: not throttled."""
     headroom_bytes_per_second: BytesPerSecond | None = None
-    """The policy's rate before the change threshold; None: no metrics, or under an override."""
+    """The policy's rate before the change threshold, also under an override; None: no metrics."""
     utilization_bytes_per_second: BytesPerSecond | None = None
     """Measured traffic of the link side; None if `headroom_bytes_per_second` is None."""
     capacity_bytes_per_second: BytesPerSecond | None = None
@@ -410,7 +410,7 @@ class LinkSideEstimate:
     rate_bytes_per_second: BytesPerSecond | None
     """The assumed throttle; None: unknown, because the capacity is unknown."""
     headroom_bytes_per_second: BytesPerSecond | None
-    """The rate that the policy would give now; None: no metrics, or under an override."""
+    """The rate that the policy would give now; None: no metrics."""
     capacity_bytes_per_second: BytesPerSecond | None
     """Capacity of the link side; None: no metrics."""
     seconds: float | None

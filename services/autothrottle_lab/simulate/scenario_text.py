@@ -106,11 +106,10 @@ def _live_broker(broker_id: int, decisions: Mapping[LinkSide, Decision], paths: 
     own = [d for role in ReplicaRole if (d := decisions.get((broker_id, role)))]
     measured = [d for d in own if d.capacity_bytes_per_second]
     if not measured:
-        cause, fix = ", which takes part", "check its metrics (throttlectl state)"
-        if any(d.reason.is_override for d in own):
-            cause, fix = " because an override sets its throttle", "remove the override (throttlectl remove)"
-        problem = f"the last cycle has no load of broker {broker_id}{cause}"
-        raise Missing(f"{problem}. Fix: {fix}, and retry after the next cycle")
+        raise Missing(
+            f"the last cycle has no load of broker {broker_id}, which takes part. Fix: check its metrics (throttlectl "
+            "state), and retry after the next cycle"
+        )
     capacities = {decision.role: decision.capacity_bytes_per_second or 0 for decision in measured}
     loads = {decision.role: [(0.0, round(_live_load(decision, paths) / MEGABYTE, 3))] for decision in measured}
     return _broker_lines(broker_id, capacities, loads)

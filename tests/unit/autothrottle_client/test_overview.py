@@ -216,7 +216,7 @@ def test_an_override_a_pause_and_failures_are_explained() -> None:
     )
     assert "The planner is paused, so throttles are kept as they are: keep, since 2026-11-02T12:00:00Z, by anna" in text
     assert "may receive 20MB/s of replication: set by the override of broker 1006." in text
-    assert "capacity and client load are not used, because an override needs none." in text
+    assert "capacity and client load are unknown, because its metrics are not usable." in text
     assert "Broker 1006 has no usable metrics, 3 cycles in a row." in text
     assert "Override of the cluster: 90MB/s; the broker's own override beats it." in text
     assert "Override of broker 1006: 20MB/s, until 2026-11-02T12:02:00Z." in text

@@ -79,7 +79,7 @@ class DecisionRecord:
     standing: int | None
     """The throttle at the start of the cycle; None: none."""
     headroom: int | None
-    """The rate from the headroom alone; None: no metrics, or under an override."""
+    """The rate from the headroom alone; None: no metrics, or under an override in a log of version 0.2."""
     rate_decided: int
     rate_applied: int | None
     """The throttle after the cycle; None: none."""

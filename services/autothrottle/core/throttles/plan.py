@@ -6,7 +6,7 @@ and the current throttles. The type to know is `Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -132,21 +132,29 @@ def plan(
     failures, history = failures or {}, history or ThrottleHistory()
     roles = snapshot.participants
     sides = [(broker_id, role) for broker_id, held in roles.items() for role in held]
+    overridden = _overridden_brokers(snapshot, overrides)
+    by_operator = [side for side in sides if overrides.of(side[0]) is not None]
+    by_operator += [(b, role) for b in overridden for role in ReplicaRole if role not in roles.get(b, ())]
     fixed = {}
     for broker_id, role in sides:
-        if overrides.of(broker_id) is not None:
-            fixed[broker_id, role] = _overridden(snapshot, overrides, broker_id, role)
-        elif broker_id not in loads.brokers and policy.fixed_rate is not None:
-            fixed[broker_id, role] = _static(snapshot, limits, policy.fixed_rate, broker_id, role)
-        elif broker_id not in loads.brokers:
-            fixed[broker_id, role] = _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
-    link_side_inputs = {side: _link_side_input(snapshot, loads, side) for side in sides if side not in fixed}
-    proposals = policy.propose(PolicyInput(snapshot, link_side_inputs, limits, history))
-    measured = (_proposed(side_input, proposals[side], limits) for side, side_input in link_side_inputs.items())
-    decisions = [*fixed.values(), *measured]
-    overridden = _overridden_brokers(snapshot, overrides)
-    other_roles = [(b, role) for b in overridden for role in ReplicaRole if role not in roles.get(b, ())]
-    decisions += [_overridden(snapshot, overrides, *side) for side in other_roles]
+        if overrides.of(broker_id) is None and broker_id not in loads.brokers:
+            if policy.fixed_rate is not None:
+                fixed[broker_id, role] = _static(snapshot, limits, policy.fixed_rate, broker_id, role)
+            else:
+                fixed[broker_id, role] = _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
+
+    def proposed(link_sides: Iterable[LinkSide]) -> dict[LinkSide, Decision]:
+        inputs = {
+            side: _link_side_input(snapshot, loads, side, overrides) for side in link_sides if side[0] in loads.brokers
+        }
+        proposals = policy.propose(PolicyInput(snapshot, inputs, limits, history))
+        return {side: _proposed(side_input, proposals[side], limits) for side, side_input in inputs.items()}
+
+    measured = proposed(side for side in sides if side not in fixed and overrides.of(side[0]) is None)
+    # An operator who sets a rate still wants to see the clients. The other rates do not depend on these link sides.
+    without_overrides = proposed({*sides, *by_operator}) if by_operator else {}
+    operators = [_overridden(snapshot, overrides, side, without_overrides.get(side)) for side in by_operator]
+    decisions = [*fixed.values(), *measured.values(), *operators]
     return Plan(
         decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
         replicas=_replica_lists(snapshot, overridden),
@@ -225,8 +233,10 @@ def _static(snapshot: Snapshot, limits: Limits, rate: BytesPerSecond, broker_id:
     return Decision(broker_id, role, rate, Reason.HEADROOM, current, basis=Basis.STATIC)
 
 
-def _link_side_input(snapshot: Snapshot, loads: Loads, side: LinkSide) -> LinkSideInput:
+def _link_side_input(snapshot: Snapshot, loads: Loads, side: LinkSide, overrides: Overrides) -> LinkSideInput:
     current, previous = snapshot.rates.get(side), snapshot.previous_rates.get(side)
+    if overrides.of(side[0]) is not None:
+        previous = None  # the operator's rate says nothing about the headroom
     return LinkSideInput(side, loads.traffic[side], loads.capacities[side], current, previous)
 
 
@@ -253,13 +263,16 @@ def _proposed(side_input: LinkSideInput, proposal: RateProposal, limits: Limits)
     )
 
 
-def _overridden(snapshot: Snapshot, overrides: Overrides, broker_id: int, role: ReplicaRole) -> Decision:
+def _overridden(snapshot: Snapshot, overrides: Overrides, side: LinkSide, measured: Decision | None) -> Decision:
+    """Return the override's rate, with the measurements of the decision without it; None: the broker has no load."""
+    broker_id, role = side
     override = overrides.of(broker_id)
     assert override is not None
     own = override is overrides.brokers.get(broker_id)
     reason = Reason.BROKER_OVERRIDE if own else Reason.CLUSTER_OVERRIDE
-    current = snapshot.rates.get((broker_id, role))
-    return Decision(broker_id, role, override.rate, reason, current)
+    if measured is not None:
+        return replace(measured, rate_bytes_per_second=override.rate, reason=reason)
+    return Decision(broker_id, role, override.rate, reason, snapshot.rates.get(side))
 
 
 def is_small_change(previous: BytesPerSecond | None, rate: BytesPerSecond, threshold: float) -> bool:

@@ -155,8 +155,9 @@ def test_an_override_and_a_pause_are_exported(bench: Bench) -> None:
     bench.cycle()
     metrics = exported(bench)
     assert metrics["overrides"] == {("cluster",): 0, ("broker",): 1} and metrics["paused"] == {(): 0}
-    assert "1003" not in {broker_id for broker_id, *_ in metrics["headroom_bytes_per_second"]}
-    assert metrics["capacity_bytes_per_second"]["1003", "follower", ""] == mb(100), "known under an override, too"
+    assert metrics["throttle_bytes_per_second"]["1003", "follower", ""] == mb(20)
+    assert metrics["headroom_bytes_per_second"]["1003", "follower", ""] == mb(81), "measured under an override, too"
+    assert metrics["capacity_bytes_per_second"]["1003", "follower", ""] == mb(100)
 
 
 def test_failures_count_the_cycles_without_metrics(bench: Bench) -> None:

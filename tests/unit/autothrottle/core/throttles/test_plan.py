@@ -296,6 +296,19 @@ def test_override_is_exact_whatever_the_threshold_and_metrics(
 HOSTED = {3: {"t": (0, 1), "u": (4,), CONSUMER_OFFSETS: (7,)}}
 
 
+def test_an_override_changes_the_rate_and_nothing_that_is_measured() -> None:
+    """An override hid clients, capacity and headroom, just when one slows down to see clients recover."""
+    measured = {(d.broker_id, d.role): d for d in plan(MOVING, loads(), LIMITS).decisions}
+    for overrides in (Overrides(StoredOverride(7 * MB)), Overrides(brokers={1: StoredOverride(7 * MB)})):
+        for decision in plan(MOVING, loads(), LIMITS, overrides).decisions:
+            assert decision.capacity_bytes_per_second == 200 * MB, "also of a side that takes part in nothing"
+            usual = measured.get((decision.broker_id, decision.role))
+            if usual is not None and decision.reason.is_override:
+                assert decision == replace(usual, rate_bytes_per_second=7 * MB, reason=decision.reason)
+            elif usual is not None:
+                assert decision == usual
+
+
 def test_broker_override_outside_a_reassignment_sets_both_rates_and_follower_entries() -> None:
     made = plan(
         snapshot(replicas=HOSTED), Loads(), LIMITS, Overrides(brokers={3: StoredOverride(5)}, cluster=StoredOverride(9))

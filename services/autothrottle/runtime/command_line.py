@@ -57,7 +57,8 @@ def program(main: Callable[[list[str]], int]) -> Callable[..., int]:
             print(error, file=sys.stderr)
             return EXIT_USAGE
         except AutothrottleError as error:
-            print(escape_unprintable(str(error)), file=sys.stderr)
+            # Further lines are indented, so that no text in an error looks like a line of its own.
+            print("\n  ".join(map(escape_unprintable, str(error).split("\n"))), file=sys.stderr)
             return EXIT_FAILED
         except BrokenPipeError:
             discard_output()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import PartitionMap, without_no_ops
+from autothrottle.core.records import Allowances
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
 from autothrottle.topicmappr.options import OutputOptions, PlanningOptions
@@ -45,12 +46,15 @@ def submit(options: OutputOptions, changed: PartitionMap) -> int:
         show("No partition changes; nothing to submit")
         return 0
     targets = {partition.key: partition.replicas for partition in changed}
+    allowances = _allowances(options)
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca) if options.tls_cert else None
     addresses = options.admin_addr or (DEFAULT_ADMIN_ADDRESS,)
     on_silence = partial(print, file=sys.stderr, flush=True)
     with AdminClient(addresses, tls=tls, token=_token(options), on_silence=on_silence) as admin:
-        show(f"Estimate: {estimate_line(admin.estimate_reassignment(targets))}")
-        submission = admin.submit_reassignment(targets, validate_only=options.dry_run)
+        show(f"Estimate: {estimate_line(admin.estimate_reassignment(targets, allowances=allowances))}")
+        submission = admin.submit_reassignment(targets, validate_only=options.dry_run, allowances=allowances)
+    for left_out in submission.left_out:
+        show(f"Left out: {escape_unprintable(left_out.reason)}")
     for warning in submission.warnings:
         show(f"Warning: {escape_unprintable(warning)}")
     verb = "would be submitted" if options.dry_run else "submitted under throttle"
@@ -58,6 +62,17 @@ def submit(options: OutputOptions, changed: PartitionMap) -> int:
     for (topic, partition), reason in submission.refused.items():
         show(escape_unprintable(f"Kafka refused {topic} p{partition}: {reason}"))
     return 1 if submission.refused else 0
+
+
+def _allowances(options: OutputOptions) -> Allowances:
+    """Return what the options allow. What a command itself asks for needs no second option."""
+    return Allowances(
+        allow_fewer_replicas=options.allow_fewer_replicas or bool(getattr(options, "replication", 0)),
+        allow_fewer_racks=bool(getattr(options, "allow_fewer_racks", False) or getattr(options, "min_rack_ids", 0)),
+        allow_cordoned=options.allow_cordoned,
+        allow_full=options.allow_full,
+        skip_refused=options.skip_refused,
+    )
 
 
 def _token(options: OutputOptions) -> str:

@@ -171,6 +171,12 @@ class OutputOptions(ClusterOptions):
     EXECUTION: ClassVar[str] = "Execution"
     execute: bool = kinds.boolean("Submit the map under throttle through autothrottle's admin service")
     dry_run: bool = kinds.boolean("With execute: only validate; write no file and submit nothing")
+    allow_fewer_replicas: bool = kinds.boolean(
+        "With execute: accept that partitions get fewer replicas than now; --replication of rebuild implies it"
+    )
+    allow_cordoned: bool = kinds.boolean("With execute: accept replicas on cordoned brokers")
+    allow_full: bool = kinds.boolean("With execute: accept that brokers get more bytes than they have free")
+    skip_refused: bool = kinds.boolean("With execute: leave refused partitions out, and submit the others")
     admin_addr: tuple[str, ...] = kinds.service_addresses("autothrottle's admin service", "127.0.0.1:8090")
     token_file: str = kinds.file("File with your token and nothing else", "token", "a readable file")
     tls_cert: str = kinds.file("Your certificate; turns on mutual TLS", "tls.crt", "a readable PEM file")

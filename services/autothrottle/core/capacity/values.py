@@ -11,6 +11,8 @@ from autothrottle.core.capacity.forecasts import LimitForecast
 from autothrottle.core.capacity.packing import DIMENSIONS, PoolsState, fullest, total, use_of
 from autothrottle.core.capacity.pools import PoolPlan, PoolPlans
 from autothrottle.core.capacity.sizing import FACTORS, CapacityPlan, Sizing
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot
+from autothrottle.core.operators.plan_refusals import PlanCluster, PlanRefusal, RefusalKind, refusals
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import PlacementPlan
 
@@ -47,7 +49,19 @@ def plan_messages(plan: PoolPlan) -> Iterator[str]:
     for affinity in plan.plan.affinities:
         yield f"Substitution affinity: {affinity.leaving} -> {affinity.substitute}"
     yield from plan.notes
+    yield from (f"WARN: {refusal.reason}" for refusal in _cuts(plan.plan))
     yield from (f"WARN: {warning}" for warning in plan.plan.warnings if warning not in plan.plan.refusals)
+
+
+def _cuts(plan: PlacementPlan) -> Iterator[PlanRefusal]:
+    """Yield which partitions a plan takes replicas from: a submission refuses them."""
+    snapshot = Snapshot(
+        version=0,
+        brokers=frozenset(broker.id for broker in plan.brokers if not broker.missing),
+        assignments={old.key: Assignment(old.replicas, old.replicas[0], old.replicas) for old in plan.old_map},
+    )
+    targets = {new.key: new.replicas for new in plan.new_map}
+    yield from (r for r in refusals(PlanCluster(snapshot), targets) if r.kind is RefusalKind.FEWER_REPLICAS)
 
 
 def change_values(plan: PlacementPlan) -> list[dict[str, Any]]:

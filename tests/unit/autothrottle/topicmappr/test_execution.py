@@ -85,6 +85,50 @@ def test_a_refusal_of_the_admin_service_is_a_failure(
     assert "1003" in capsys.readouterr().err
 
 
+CUT = '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1001]}]}'
+
+
+def test_a_map_that_cuts_replicas_needs_an_option(
+    front: Front, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A map of a file with fewer replicas than the cluster was submitted without a word."""
+    given_map = [argument for argument in arguments if argument not in ("--topics", "t")]
+    command = [*given_map, f"--map-string={CUT}", "--brokers", "1003"]
+    assert main(command) == 1
+    assert capsys.readouterr().err == (
+        "t-0 would have 1 replica instead of 2; to submit it nevertheless: --allow-fewer-replicas\n"
+    )
+    assert not front.services.cluster.topics["t"][0].moves
+    assert main([*command, "--allow-fewer-replicas"]) == 0
+    assert front.services.cluster.topics["t"][0].target == (1003,)
+
+
+def test_what_a_command_asks_for_needs_no_second_option(
+    front: Front, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--brokers", "-1", "--replication", "1"]) == 0
+    assert "1 partitions submitted under throttle" in capsys.readouterr().out
+    assert len(front.services.cluster.topics["t"][0].target) == 1
+
+
+def test_refused_partitions_are_left_out_on_request(
+    front: Front, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    brokers = {id: PlacementBroker(id, f"r{id}") for id in (1001, 1002, 1003)}
+    partitions = (PartitionReplicas("t", 0, (1001, 1002)), PartitionReplicas("u", 0, (1001, 1002)))
+    (tmp_path / "cluster.json").write_text(format_cluster(PlacementCluster(brokers, partitions)))
+    command = ["t,u" if argument == "t" else argument for argument in arguments] + ["--brokers", "1001,1003"]
+    assert main(command) == 1
+    assert capsys.readouterr().err == (
+        "u-0 does not exist; give a partition's name\n"
+        "  to leave refused partitions out and submit the 1 other partition: --skip-refused\n"
+    )
+    assert main([*command, "--skip-refused"]) == 0
+    out = capsys.readouterr().out
+    assert "Left out: u-0 does not exist; give a partition's name\n1 partitions submitted under throttle" in out
+    assert front.services.cluster.topics["t"][0].adding_replicas == (1003,)
+
+
 def test_refusals_and_errors_of_the_service_cannot_control_the_terminal(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,4 +145,4 @@ def test_refusals_and_errors_of_the_service_cannot_control_the_terminal(
 
     monkeypatch.setattr(AdminClient, "submit_reassignment", refuse)
     assert main([*arguments, "--brokers", "1001,1003"]) == 1
-    assert capsys.readouterr().err == "a\\x1b[2J\\n\\u202eforged\n"
+    assert capsys.readouterr().err == "a\\x1b[2J\n  \\u202eforged\n", "further lines are indented"

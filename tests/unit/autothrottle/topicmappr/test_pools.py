@@ -106,6 +106,17 @@ def test_apply_writes_a_map_of_each_pool_that_changes(directory: Directory) -> N
     assert len(entries) == 8 and all(1001 in entry["replicas"] for entry in entries)
 
 
+def test_apply_names_the_partitions_that_lose_replicas(directory: Directory) -> None:
+    """`replication = 1` wrote a map that cuts all partitions of a pool, and said only how many change."""
+    text = EXAMPLE.read_text().replace("replication = 2", "replication = 1")
+    _, out, _ = directory.apply(text)
+    assert (
+        "  WARN: latency_testing-0, latency_testing-1, latency_testing-2 and 17 more would have 1 replica instead of 2"
+        "; to submit it nevertheless: --allow-fewer-replicas\n"
+    ) in out
+    assert "WARN" not in directory.apply(EXAMPLE.read_text())[1]
+
+
 def test_a_pool_that_is_refused_has_a_line_that_can_be_read(directory: Directory, cluster: PlacementCluster) -> None:
     """A pool of 10,000 partitions without a third broker printed one line with 10,000 refusals."""
     brokers = {id: cluster.brokers[id] for id in (1001, 1002, 1004)}

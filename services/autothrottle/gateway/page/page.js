@@ -186,7 +186,7 @@ const sideTable = new Table({
 /** Whether the end of all reassignments depends on this link side: `Broker 1006 [follower] has …`. */
 const isLimit = (side) => state.now?.limitedBy.toLowerCase().startsWith(`broker ${side.broker} [${side.role}]`);
 
-const cancelButton = ({ topic }) => h("button", { type: "button", class: "link acts", "aria-label": `Cancel moves of ${topic}`, onclick: () => cancelTopic(topic) }, "Cancel …");
+const cancelButton = ({ topic }) => acts(h("button", { type: "button", class: "link", "aria-label": `Cancel moves of ${topic}`, onclick: () => cancelTopic(topic) }, "Cancel …"));
 
 const topicTable = new Table({
   label: "topics",

@@ -114,7 +114,7 @@ def test_an_original_replica_must_be_in_sync_in_the_view_of_each_of_them() -> No
 def test_of_many_partitions_some_brokers_tell_the_isr_and_the_others_that_they_live() -> None:
     """10,000 partitions on 100 brokers would take 20 s of CPU time if each broker described all of them."""
     subject = OnKafka()
-    subject.cluster.add_topic("t1", dict.fromkeys(range(60_000), [1001, 1002]))
+    subject.cluster.add_topic("t1", dict.fromkeys(range(60_000), (1001, 1002)))
     subject.cluster.submit_reassignment("t1", dict.fromkeys(range(2), (1003, 1004)))
     subject.kafka.views = {1002: {"t1": {0: PartitionMetadata(1001, (1001, 1002), (1001,))}}}
     assert not subject.cancel(0).kept, "only 1001 describes the topic"

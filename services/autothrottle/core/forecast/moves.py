@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import LogSizes, Snapshot, TopicReassignment
-from autothrottle.core.forecast.eta import LONGEST, static_end
-from autothrottle.core.records import RunningMove
+from autothrottle.core.forecast.eta import static_end
+from autothrottle.core.records import LONGEST, RunningMove, Throttle
 
 _Brokers = tuple[int, ...]
 
@@ -28,6 +28,7 @@ def running_moves(snapshot: Snapshot, sizes: LogSizes) -> tuple[RunningMove, ...
         sizes: sizes of the logs from `sizes_needed`; those of absent brokers are unknown.
     """
     progress = snapshot.progress or Progress()
+    throttles = {side: Throttle(*side, rate) for side, rate in snapshot.rates.items()}
     moves: list[RunningMove] = []
     for reassignment in snapshot.reassignments:
         of_topic, topic_progress = list(_moves(reassignment, sizes)), progress.topics.get(reassignment.topic)
@@ -35,7 +36,7 @@ def running_moves(snapshot: Snapshot, sizes: LogSizes) -> tuple[RunningMove, ...
         for move, flows in of_topic:
             flows_end = _end(flows, progress) if len(of_topic) > 1 else topic_end
             measured = min(flows_end, topic_end) if flows_end and topic_end else flows_end or topic_end
-            moves.append(replace(move, eta=measured or static_end(progress, flows, snapshot.rates)))
+            moves.append(replace(move, eta=measured or static_end(progress, flows, throttles)))
     return tuple(moves)
 
 

@@ -158,7 +158,7 @@ def test_a_process_that_missed_two_new_topics_writes_again_what_only_it_had_read
 def test_a_snapshot_that_follows_the_restore_of_an_older_memory_does_not_include_a_newer_one(
     processes: Processes, log: StateLog
 ) -> None:
-    """A process that had slept took it for one that includes all that it had read. An edit that only it had was lost."""
+    """A process that had slept took it for one that includes all that it had read. An edit of its own was lost."""
     log.mark_strict(0, soon())
     put(log, "1")
     second = processes.log()

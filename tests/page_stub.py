@@ -371,6 +371,8 @@ class _Request(BaseHTTPRequestHandler):
                 "autoremove": False,
                 "expires": body.get("expireTime"),
                 "etag": "e1",
+                "beyond": body.get("beyondCapacity", False),
+                "effect": "acts now",
             }
             self.stub.change_now(overrides=[*others, override])
             return self.answer(200, {"override": {**body, "brokerId": broker, "etag": "e1"}, "warnings": []})

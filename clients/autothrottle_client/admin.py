@@ -89,6 +89,7 @@ class AdminClient(Client[AdminServiceStub]):
         autoremove: bool = False,
         expire_time: datetime | None = None,
         etag: str = "",
+        beyond_capacity: bool = False,
     ) -> tuple[Override, tuple[str, ...]]:
         """Set or replace an override, start a cycle and return (override, warnings).
 
@@ -100,6 +101,7 @@ class AdminClient(Client[AdminServiceStub]):
             autoremove: end the cluster override when all reassignments are done; no effect on a broker override.
             expire_time: time at which the override ends, in the future and with a time zone; None: never.
             etag: replace only this version; empty: replace any version, or create the override.
+            beyond_capacity: apply the rate also above the capacity of a link; otherwise the known capacity limits it.
 
         Raises:
             Invalid: a number or the time is out of range.
@@ -111,6 +113,7 @@ class AdminClient(Client[AdminServiceStub]):
             autoremove=autoremove,
             expire_time=to_timestamp(expire_time),
             etag=etag,
+            beyond_capacity=beyond_capacity,
         )
         request = admin_pb2.SetOverrideRequest(override=override)
         response = self._unary(lambda admin: admin.SetOverride, request, probe=_list_overrides if etag else None)

@@ -100,12 +100,19 @@ def set_override(call: CommandCall) -> None:
     throttlectl set 50MB/s --broker 1001
     throttlectl set 200MB/s --autoremove
     throttlectl set 80MB/s --broker 1002 --expires 2h
+    throttlectl set 400MB/s --beyond-capacity
     """
     arguments = call.arguments
     override, warnings = call.admin.set_override(
-        arguments.rate, arguments.broker, arguments.autoremove, arguments.expires, arguments.etag or ""
+        arguments.rate,
+        arguments.broker,
+        arguments.autoremove,
+        arguments.expires,
+        arguments.etag or "",
+        arguments.beyond_capacity,
     )
     text = f"{tables.override_scope(override.broker_id)}: throttle set to {tables.override_words(override)}"
+    text += f"; {override.effect}" if override.effect else ""
     call.show({"override": override, "warnings": warnings}, text, warnings)
 
 

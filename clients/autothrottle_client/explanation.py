@@ -7,11 +7,12 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.records import Basis, Cycle, Decision, PauseMode, Reason, Throttle
-from autothrottle_client.model import ClusterState, Override
+from autothrottle_client.model import ClusterState
 from autothrottle_client.overview import (
     client_load,
     failure_sentences,
     is_written,
+    override_effect_in,
     rate_words,
     reason_words,
     rise_of,
@@ -63,7 +64,7 @@ def _lines(state: ClusterState, broker_id: int) -> Iterator[str]:
     for catch_up in state.catch_ups:
         if catch_up.broker_id == broker_id:
             yield f"Catch-up under a throttle: {catch_up_words(catch_up)}."
-    yield from _overrides(state.overrides, broker_id)
+    yield from _overrides(state, broker_id)
     if cycle is not None:
         yield from _outcomes(cycle, broker_id)
     yield from _what_would_change_it(state, decisions, broker_id)
@@ -119,14 +120,16 @@ def _load(role: str, decision: Decision) -> Iterator[str]:
     yield f"{role}: clients leave {rate_words(free)} free."
 
 
-def _overrides(overrides: tuple[Override, ...], broker_id: int) -> Iterator[str]:
-    has_own = any(override.broker_id == broker_id for override in overrides)
-    for override in overrides:
+def _overrides(state: ClusterState, broker_id: int) -> Iterator[str]:
+    has_own = any(override.broker_id == broker_id for override in state.overrides)
+    for override in state.overrides:
+        effect = override_effect_in(state, override)
+        acts = f"; {effect}" if effect else ""
         if override.broker_id == broker_id:
-            yield f"Override of broker {broker_id}: {override_words(override)}."
+            yield f"Override of broker {broker_id}: {override_words(override)}{acts}."
         elif override.broker_id is None:
-            loses = "; the broker's own override beats it" if has_own else ""
-            yield f"Override of the cluster: {override_words(override)}{loses}."
+            ending = "; the broker's own override beats it" if has_own else acts
+            yield f"Override of the cluster: {override_words(override)}{ending}."
 
 
 def _outcomes(cycle: Cycle, broker_id: int) -> Iterator[str]:

@@ -40,6 +40,10 @@ class Override:
     """Time at which it ends, UTC; None: never."""
     etag: str = field(default="", compare=False)
     """Identifies this version for conditional changes. Comparison of overrides ignores it."""
+    beyond_capacity: bool = False
+    """True: applies also above the capacity of a link. False: the known capacity limits it."""
+    effect: str = field(default="", compare=False)
+    """When it acts, such as `acts now`; empty: unknown. Comparison of overrides ignores it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.records import Basis, Cycle, Decision, OutcomeStatus, Pause, Reason, Throttle
+from autothrottle.core.records import (
+    Basis,
+    Cycle,
+    Decision,
+    OutcomeStatus,
+    Pause,
+    Reason,
+    Throttle,
+    override_effect,
+)
 from autothrottle_client.model import ClusterState, Override
 from autothrottle_client.reassignments import ReassignmentPath, Reassignments
 from autothrottle_client.tables import catch_up_words
@@ -74,6 +83,10 @@ class OverrideOverview:
     expires: datetime | None
     """None: never."""
     etag: str
+    beyond: bool
+    """Whether it applies also above the capacity of a link."""
+    effect: str
+    """When it acts; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +212,7 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
         eta_is_static=isinstance(eta, Cycle) and eta.eta_is_static,
         limited_by=_limited_by(state.current_throttles, paths, now),
         pause=_pause(state.pause),
-        overrides=tuple(map(_override, state.overrides)),
+        overrides=tuple(_override(override, state) for override in state.overrides),
         warnings=(*state.warnings, *failure_sentences(state.failures)),
         catch_ups=tuple(f"B{catch_up_words(c)[1:]}, catches up under a throttle" for c in state.catch_ups),
         topics=tuple(
@@ -241,14 +254,22 @@ def _pause(pause: Pause | None) -> PauseOverview | None:
     return None if pause is None else PauseOverview(pause.mode.value, pause.reason, pause.author, pause.time)
 
 
-def _override(override: Override) -> OverrideOverview:
+def _override(override: Override, state: ClusterState) -> OverrideOverview:
     return OverrideOverview(
         override.broker_id,
         override.rate_bytes_per_second,
         override.autoremove,
         override.expire_time,
         override.etag,
+        override.beyond_capacity,
+        override_effect_in(state, override),
     )
+
+
+def override_effect_in(state: ClusterState, override: Override) -> str:
+    """Return when an override acts; "": unknown. A state that was read without its cycle has no effects of its own."""
+    catches_up = bool(state.catch_ups)
+    return override_effect(override.broker_id, override.autoremove, state.last_cycle, state.pause, catches_up)
 
 
 def failure_sentences(failures: Mapping[int, int]) -> tuple[str, ...]:
@@ -366,9 +387,9 @@ def reason_words(decision: Decision) -> str:
         case Reason.MINIMUM:
             return "the minimum rate: the broker has had no usable metrics for too long"
         case Reason.CLUSTER_OVERRIDE:
-            return "set by the override of the cluster"
+            return f"set by the override of the cluster{_limited(decision)}"
         case Reason.BROKER_OVERRIDE:
-            return f"set by the override of broker {decision.broker_id}"
+            return f"set by the override of broker {decision.broker_id}{_limited(decision)}"
         case Reason.OVER_CAPACITY:
             return f"below the minimum rate{share}: clients need the link"
         case Reason.STARVATION:
@@ -377,6 +398,12 @@ def reason_words(decision: Decision) -> str:
             return f"below the headroom{share}: it is enough to meet the deadline"
         case other:
             return f"unknown to this version: {other.value}"
+
+
+def _limited(decision: Decision) -> str:
+    """Return the rate of an override that the capacity of the link limits; empty: not limited."""
+    override = decision.override_bytes_per_second
+    return "" if override is None else f" to {rate_words(override)}, limited by the capacity of the link"
 
 
 def _share_of_free(decision: Decision, rate: int) -> str:

@@ -71,6 +71,7 @@ def overrides_table(overrides: Sequence[Override]) -> str:
             "AUTOREMOVE": "true" if o.autoremove else "false",
             "EXPIRES": "never" if o.expire_time is None else time_words(o.expire_time),
             "ETAG": o.etag or "-",
+            "EFFECT": ", ".join([o.effect or "unknown", *["beyond capacity"] * o.beyond_capacity]),
         }
         for o in overrides
     )
@@ -180,7 +181,8 @@ def quota_words(values: QuotaValues) -> str:
 def override_words(override: Override) -> str:
     """Return the rate of an override and when it ends, on one line."""
     ends = [] if override.expire_time is None else [f"until {time_words(override.expire_time)}"]
-    return ", ".join([format_rate(override.rate_bytes_per_second), *ends, *["autoremove"] * override.autoremove])
+    flags = [*["autoremove"] * override.autoremove, *["beyond capacity"] * override.beyond_capacity]
+    return ", ".join([format_rate(override.rate_bytes_per_second), *ends, *flags])
 
 
 def state_text(state: ClusterState) -> str:
@@ -393,7 +395,7 @@ def _throttle_row(
         "ROLE": role.value,
         "THROTTLE": "none" if throttle is None else _rate(throttle.rate_bytes_per_second),
         "TARGET": _target_words(throttle, decision),
-        "REASON": d.reason.value if d else "not decided",
+        "REASON": d.reason.value + _limited(d) if d else "not decided",
         "UTILIZATION": _rate_or_dash(d.utilization_bytes_per_second if d else None),
         "CAPACITY": _rate_or_dash(d.capacity_bytes_per_second if d else None),
         "CLIENTS": _rate_or_dash(d.client_bytes_per_second if d else None),
@@ -413,6 +415,11 @@ def _target_words(throttle: Throttle | None, decision: Decision | None) -> str:
 
 def _rate(rate: int) -> str:
     return about_rate(rate) if rate else "0MB/s"
+
+
+def _limited(decision: Decision) -> str:
+    override = decision.override_bytes_per_second
+    return "" if override is None else f" of {about_rate(override)}, limited by the link"
 
 
 _KNOWN_BY = {

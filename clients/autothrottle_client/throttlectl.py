@@ -187,6 +187,7 @@ def _add_overrides(command: _AddCommand) -> None:
     _switch(setter, "--autoremove", "end the cluster override when all reassignments are done")
     _value(setter, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), _EXPIRY)
     _value(setter, "--etag", "ETAG", _etag, _ETAG)
+    _switch(setter, "--beyond-capacity", "apply the rate also above the capacity of a link, which limits it otherwise")
 
     remover = command("remove", commands.remove)
     which = remover.add_mutually_exclusive_group()

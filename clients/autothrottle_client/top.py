@@ -50,7 +50,8 @@ def _summary(current: Overview) -> list[tuple[str, str]]:
         rows.append(("paused", ", ".join(parts) + (f": {pause.reason}" if pause.reason else "")))
     for override in current.overrides:
         ends = [] if override.expires is None else [f"until {time_words(override.expires)}"]
-        words = [format_rate(override.rate), *ends, *["autoremove"] * override.autoremove]
+        flags = [*["autoremove"] * override.autoremove, *["beyond capacity"] * override.beyond]
+        words = [format_rate(override.rate), *ends, *flags, *([override.effect] if override.effect else [])]
         rows.append(("override", f"{override_scope(override.broker)}: {', '.join(words)}"))
     rows += [("catches up", catch_up) for catch_up in current.catch_ups]
     rows += [("finding", finding) for finding in (cycle.findings if cycle else ())]

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -51,7 +52,7 @@ class Subject:
 
 def without_versions(overrides: Overrides) -> tuple[StoredOverride | None, dict[int, StoredOverride]]:
     def unversioned(override: StoredOverride) -> StoredOverride:
-        return StoredOverride(override.rate, override.autoremove)
+        return replace(override, version=0)
 
     cluster = overrides.cluster
     return cluster and unversioned(cluster), {b: unversioned(o) for b, o in overrides.brokers.items()}
@@ -85,8 +86,8 @@ def test_overrides_of_the_original_and_its_earlier_versions_are_read(subject: Su
     subject.write_raw("1002", b"9")
     subject.write_raw("1003", b"")
     assert without_versions(subject.store.read_overrides()) == (
-        StoredOverride(50 * MB, True),
-        {1001: StoredOverride(7 * MB), 1002: StoredOverride(9 * MB)},
+        StoredOverride(50 * MB, True, beyond_capacity=True),
+        {b: StoredOverride(rate * MB, beyond_capacity=True) for b, rate in ((1001, 7), (1002, 9))},
     )
 
 

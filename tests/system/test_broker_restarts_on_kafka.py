@@ -88,7 +88,7 @@ def test_reassignment_stays_throttled_while_all_brokers_restart(
                 f"\n{restart.__name__}, state in {store}: {restarted - began:.1f} s; next cycle after "
                 f"{next_cycle - restarted:.1f} s; {sample.received[DESTINATION] / MB:.0f} MB copied by then"
             )
-            replicas.throttlectl("set", "500MB/s", "--autoremove")
+            replicas.throttlectl("set", "500MB/s", "--beyond-capacity", "--autoremove")
             watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
             assert watch.unthrottled_seconds() == 0
             eventually(lambda: environment.configs() == configs)

@@ -103,7 +103,7 @@ def test_recovery_is_throttled_at_what_clients_leave_free(
                 stub = admin_pb2_grpc.AdminServiceStub(channel)
                 submit(stub, {(topic, p): [1001 + p, DESTINATION] for p in range(3)})
                 first = watch.wait_until(lambda s: (DESTINATION, FOLLOWER_RATE) in s.rates, 20, "throttled")
-                override = admin_pb2.Override(rate_bytes_per_second=500 * MB, autoremove=True)
+                override = admin_pb2.Override(rate_bytes_per_second=500 * MB, autoremove=True, beyond_capacity=True)
                 stub.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=30)
             watch.wait_until(lambda s: not s.moving and s.at > first.at + 1, 120, "the reassignment ends")
             watch.wait_until(lambda s: not s.rates and not any(s.lists), 30, "clean")

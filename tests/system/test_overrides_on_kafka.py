@@ -61,9 +61,15 @@ def admin(running: ServiceProcesses) -> Iterator[admin_pb2_grpc.AdminServiceStub
 
 
 def set_override(
-    admin: admin_pb2_grpc.AdminServiceStub, rate: int, broker_id: int | None = None, autoremove: bool = False
+    admin: admin_pb2_grpc.AdminServiceStub,
+    rate: int,
+    broker_id: int | None = None,
+    autoremove: bool = False,
+    beyond_capacity: bool = False,
 ) -> admin_pb2.SetOverrideResponse:
-    override = admin_pb2.Override(broker_id=broker_id, rate_bytes_per_second=rate, autoremove=autoremove)
+    override = admin_pb2.Override(
+        broker_id=broker_id, rate_bytes_per_second=rate, autoremove=autoremove, beyond_capacity=beyond_capacity
+    )
     answer: admin_pb2.SetOverrideResponse = admin.SetOverride(
         admin_pb2.SetOverrideRequest(override=override), timeout=60
     )
@@ -80,9 +86,12 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
     kafka_cluster.create_topic(topic, assignment)
     fill(kafka_cluster, topic, 80 * MB)  # much, because a new throttle lets the quota of a whole window through at once
     before = kafka_cluster.stored_configs()
+    armed = set_override(admin, 100 * MB, autoremove=True).override.effect
+    assert armed.startswith("armed: nothing moves now; acts when a reassignment of any tool")
     with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
         kafka_cluster.reassign_through_bootstrap({(topic, p): [ids[0], 1005] for p, ids in assignment.items()})
-        watch.wait_until(lambda s: (1005, FOLLOWER_RATE) in s.rates, 20, "the reassignment is throttled")
+        limited = watch.wait_until(lambda s: (1005, FOLLOWER_RATE) in s.rates, 20, "the reassignment is throttled")
+        assert set(limited.rates.values()) == {20 * MB}, "the capacity of each link"
         time.sleep(2)
 
         def rates(rate: int, destination: int) -> dict[tuple[int, str], int]:
@@ -116,7 +125,7 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
 
         admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1005), timeout=60)
         watch.wait_until(lambda s: s.rates == rates(4_250_000, 4_250_000), 10, "the cluster override applies")
-        set_override(admin, 100 * MB, autoremove=True)  # copy the rest quickly
+        set_override(admin, 100 * MB, autoremove=True, beyond_capacity=True)  # copy the rest quickly
         watch.wait_until(lambda s: not s.moving, 300, "the reassignment ends")
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 10, "all throttles are removed")
     assert kafka_cluster.stored_configs() == before

@@ -314,7 +314,7 @@ def test_an_override_names_its_effect_is_set_and_undone(tab: Tab) -> None:
     assert (
         "PUT",
         "/v1/brokers/1006/override",
-        {"rateBytesPerSecond": "20000000", "autoremove": False},
+        {"rateBytesPerSecond": "20000000", "autoremove": False, "beyondCapacity": False},
     ) in tab.stub.requests
     page.get_by_role("button", name="Undo").click()
     expect(page.locator("#done")).to_contain_text("the rate is removed again")
@@ -353,7 +353,12 @@ def test_a_bad_override_is_refused_with_the_reason(tab: Tab) -> None:
     set_rate(page, "")
     expect(page.get_by_role("button", name="Confirm")).to_be_disabled()
     page.get_by_label("Rate in each direction").fill("2000000")
-    expect(page.get_by_role("dialog")).to_contain_text("A higher rate does not limit replication")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("throttle 34.1 MB/s → 100 MB/s.")
+    expect(dialog).to_contain_text("The link of broker 1006 has 100 MB/s. Its throttle is that rate")
+    page.get_by_label("Above the capacity").select_option("not limited")
+    expect(dialog).to_contain_text("throttle 34.1 MB/s → 2.00 TB/s.")
+    expect(dialog).to_contain_text("A higher rate does not limit replication")
     page.get_by_role("button", name=re.compile("^Set broker 1006 to")).click()
     expect(page.get_by_role("alert")).to_have_text(
         "rate_bytes_per_second 2000000000000 is out of range; give 1 to 1000000000000"

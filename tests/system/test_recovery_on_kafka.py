@@ -226,7 +226,7 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
 def speed_up(admin: str) -> None:
     """Set a high override. The throttle rises in steps to about 30 MB/s, which leaves CPU time for the services."""
     with admin_channel(admin) as channel:
-        override = admin_pb2.Override(rate_bytes_per_second=100 * MB, autoremove=True)
+        override = admin_pb2.Override(rate_bytes_per_second=100 * MB, autoremove=True, beyond_capacity=True)
         request = admin_pb2.SetOverrideRequest(override=override)
         admin_pb2_grpc.AdminServiceStub(channel).SetOverride(request, timeout=30)
 

@@ -113,7 +113,7 @@ def test_rolling_restart_delays_no_cycle_of_a_recovery_and_leaves_nothing(
                 pod.restart()
                 assert all(pod.passes("livenessProbe") for pod in replicas.pods)
             assert watch.samples[-1].moving, "the recovery ended before the restarts"
-            assert replicas.throttlectl("set", "500MB/s", "--autoremove")[0] == 0
+            assert replicas.throttlectl("set", "500MB/s", "--beyond-capacity", "--autoremove")[0] == 0
             watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
             watch.wait_until(lambda s: not s.rates and not any(s.lists), 30, "clean")
         eventually(lambda: not ledger_entries([*flags, f"--bootstrap-servers={cluster.bootstrap_servers}"]), 10)

@@ -192,7 +192,7 @@ class Reassignment:
     def finish(self) -> None:
         """Let it end; check that nothing is left over."""
         assert self.is_moving(), "the reassignment ended early"
-        self.replicas.throttlectl("set", "500MB/s")
+        self.replicas.throttlectl("set", "500MB/s", "--beyond-capacity")
         self.cluster.wait_until_reassigned(SECONDS)
         self.replicas.throttlectl("remove", "--all")
         eventually(lambda: self.current_configs() == self.configs, SECONDS)
@@ -276,14 +276,14 @@ def test_topic_deleted_while_no_process_runs_begins_anew_and_throttles_count_as_
         Reassignment(kraft_cluster, replicas) as reassignment,
     ):
         replicas.start()
-        replicas.throttlectl("set", "50MB/s", "--broker", "1004")
+        replicas.throttlectl("set", "50MB/s", "--beyond-capacity", "--broker", "1004")
         reassignment.start()
         throttle = {key: str(50 * MB) for key in (LEADER_RATE, FOLLOWER_RATE)}
         eventually(lambda: kraft_cluster.stored_configs().get("brokers/1004") == throttle, SECONDS)
         replicas.kill()
         kraft_cluster.delete_topic(topic)
         replicas.start()
-        replicas.throttlectl("set", "500MB/s", "--autoremove")
+        replicas.throttlectl("set", "500MB/s", "--beyond-capacity", "--autoremove")
         kraft_cluster.wait_until_reassigned(SECONDS)
         message = "Foreign throttles, not set by autothrottle, exist while there are no reassignments: [brokers/1004]; "
         eventually(lambda: f"{message}they stay; --cleanup-foreign removes them" in replicas.log(), SECONDS)
@@ -299,7 +299,7 @@ def test_records_deleted_while_no_process_runs_prevent_the_start(
 ) -> None:
     with Replicas(kraft_cluster, tmp_path, topic, *FAST, "--session-timeout=3") as replicas:
         replicas.start()
-        replicas.throttlectl("set", "50MB/s", "--broker", "1004")
+        replicas.throttlectl("set", "50MB/s", "--beyond-capacity", "--broker", "1004")
         eventually(lambda: FOLLOWER_RATE in kraft_cluster.described_configs(1004), SECONDS)
         replicas.kill()
         configs = kraft_cluster.stored_configs()
@@ -433,7 +433,7 @@ def test_next_cycle_follows_the_loss_of_a_broker_of_the_state_topic_before_its_s
         followers = [b for b in cluster.partitions([DEFAULT_TOPIC])[DEFAULT_TOPIC, 0].replicas if b != leader]
         lost = leader if role == "leader" else followers[0]
         other = followers[1]
-        replicas.throttlectl("set", "50MB/s", "--broker", str(other))
+        replicas.throttlectl("set", "50MB/s", "--beyond-capacity", "--broker", str(other))
         with AdminClient(list(replicas.processes)) as admin:
             admin.set_override(40 * MB, broker_id=other)  # its cycle writes to the ledger
             lost_at = datetime.now(UTC)
@@ -487,7 +487,7 @@ def test_cluster_of_one_or_two_brokers_holds_the_state(tmp_path: Path, brokers: 
         replicas.start(2)
         assert len(cluster.partitions([DEFAULT_TOPIC])[DEFAULT_TOPIC, 0].replicas) == len(brokers)
         assert cluster.described_topic_configs(DEFAULT_TOPIC)["min.insync.replicas"] == "1"
-        replicas.throttlectl("set", "50MB/s", "--broker", "1001")
+        replicas.throttlectl("set", "50MB/s", "--beyond-capacity", "--broker", "1001")
         eventually(lambda: cluster.described_configs(1001).get(FOLLOWER_RATE) == str(50 * MB), SECONDS)
         fail_over(replicas, signal.SIGTERM)
         if len(brokers) > 1:

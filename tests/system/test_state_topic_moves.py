@@ -117,7 +117,7 @@ def test_the_broker_that_leads_the_state_topic_is_decommissioned(
             decommission(cluster, replicas, leader, tmp_path, topic)
             state = cluster.partitions([topic])[topic, 0]
             assert leader not in state.replicas and len(state.isr) == 3
-            replicas.throttlectl("set", "50MB/s", "--broker", str(leader))
+            replicas.throttlectl("set", "50MB/s", "--beyond-capacity", "--broker", str(leader))
             uncordon(cluster, leader)
             print(f"\nat most {cycles.longest_gap():.1f} s without a cycle")
             assert cycles.longest_gap() <= MOST_SECONDS
@@ -188,7 +188,7 @@ def test_every_broker_is_decommissioned_and_returned_while_a_topic_moves(
         assert replicas.log().count("Leading in term") == 1
         assert watch.unthrottled_seconds() == 0
         assert not cluster.stored_configs()[f"topics/{topic}"].keys() & {*THROTTLE_KEYS}
-        replicas.throttlectl("set", "500MB/s")
+        replicas.throttlectl("set", "500MB/s", "--beyond-capacity")
         cluster.wait_until_reassigned(SECONDS)
         replicas.throttlectl("remove", "--all")
         eventually(lambda: not any(c.keys() & {*THROTTLE_KEYS} for c in cluster.stored_configs().values()))

@@ -215,7 +215,9 @@ def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_
     assert admin.ListReassignments(admin_pb2.ListReassignmentsRequest(), timeout=60).topics
 
     admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=BACK), timeout=60)
-    override = admin_pb2.Override(rate_bytes_per_second=100 * MB, autoremove=True)  # copy the rest quickly
+    override = admin_pb2.Override(
+        rate_bytes_per_second=100 * MB, autoremove=True, beyond_capacity=True
+    )  # copy the rest quickly
     admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=60)
     eventually(lambda: cluster.stored_configs() == before, 120)
     eventually(lambda: not admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=60).overrides, 60)

@@ -262,7 +262,7 @@ def test_cancelled_reassignment_leaves_no_config(backend: Backend, running: str,
     if backend.name == "znode":
         _, refusal = throttlectl(running, "cancel", str(plan), status=2)
         assert "cannot be cancelled through ZooKeeper" in refusal and "--kafka-backend admin" in refusal
-        throttlectl(running, "set", "100MB/s")
+        throttlectl(running, "set", "100MB/s", "--beyond-capacity")
         backend.cluster.wait_until_reassigned(SECONDS)
     else:
         cancelled, _ = throttlectl(running, "cancel", str(plan))

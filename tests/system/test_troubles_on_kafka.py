@@ -83,7 +83,7 @@ def observed(cluster: KraftCluster, services: ServiceProcesses, topic: str, mega
         submit(admin, {(topic, p): [DESTINATION] for p in assignment})
         watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
         yield watch
-        fast = admin_pb2.Override(rate_bytes_per_second=500 * MB, autoremove=True)
+        fast = admin_pb2.Override(rate_bytes_per_second=500 * MB, autoremove=True, beyond_capacity=True)
         admin.SetOverride(admin_pb2.SetOverrideRequest(override=fast), timeout=60)
         watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 60, "all throttles are removed")

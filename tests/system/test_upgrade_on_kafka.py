@@ -165,7 +165,7 @@ def test_an_upgrade_and_the_way_back_keep_throttles_overrides_and_decisions(tmp_
 
         def finish(address: str) -> None:
             assert watch.samples[-1].moving
-            throttlectl(address, "set", "500MB/s")
+            throttlectl(address, "set", "500MB/s", "--beyond-capacity")
             watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
             eventually(lambda: environment.configs() == configs)
 

@@ -276,7 +276,7 @@ def play_recovery(environment: Environment, directory: Path, row: Row) -> None:
         time.sleep(STEADY_SECONDS)
         row.override_seconds = set_override(replicas, environment.cluster)
         row.takeover_seconds = kill_leader(replicas, watch)
-        replicas.throttlectl("set", "500MB/s", "--autoremove")
+        replicas.throttlectl("set", "500MB/s", "--beyond-capacity", "--autoremove")
         watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
         row.copied = copied_share(watch)
         eventually(lambda: environment.configs() == configs)

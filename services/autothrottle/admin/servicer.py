@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import grpc
 
@@ -30,7 +31,7 @@ from autothrottle.core.operators.sources import (
     validate_rate,
 )
 from autothrottle.core.operators.submission import Targets
-from autothrottle.core.records import Allowances, AuditAction, CatchUp, Pause, Submission
+from autothrottle.core.records import Allowances, AuditAction, CatchUp, Cycle, Pause, Submission, override_effect
 from autothrottle.core.request_quotas import (
     RequestQuotaEntity,
     in_order,
@@ -89,8 +90,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListOverridesResponse:
         overrides = self._overrides.read_overrides()
+        effects = self._effects() if overrides.cluster or overrides.brokers else None
         return admin_pb2.ListOverridesResponse(
-            overrides=overrides_to_messages(overrides), warnings=override_warnings(overrides)
+            overrides=overrides_to_messages(overrides, effects), warnings=override_warnings(overrides)
         )
 
     def GetOverride(
@@ -100,7 +102,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         override = _current(self._overrides.read_overrides(), broker_id)
         if override is None:
             raise Missing(_no_override(broker_id))
-        return admin_pb2.GetOverrideResponse(override=override_to_message(broker_id, override))
+        return admin_pb2.GetOverrideResponse(override=override_to_message(broker_id, override, self._effects()))
 
     def SetOverride(
         self, request: admin_pb2.SetOverrideRequest, context: grpc.ServicerContext
@@ -116,7 +118,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         warnings = self._warnings(broker_id, override)
         for warning in warnings:
             log.warning("%s: %s", sentence, warning)
-        return admin_pb2.SetOverrideResponse(override=override_to_message(broker_id, override), warnings=warnings)
+        stored = override_to_message(broker_id, override, self._effects())
+        return admin_pb2.SetOverrideResponse(override=stored, warnings=warnings)
 
     def RemoveOverride(
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
@@ -157,10 +160,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         if not state.leading:
             raise Unavailable(_NO_LEADER)
         overrides, catch_ups = self._overrides.read_overrides(), readable(self._catch_ups.read)
+        effects = None if request.without_cycle else _Effects(state.last_cycle, pause, bool(catch_ups))
         return SAME_NAMES.to_message(
             admin_pb2.GetClusterStateResponse,
             state,
-            overrides=overrides_to_messages(overrides),
+            overrides=overrides_to_messages(overrides, effects),
             members=SAME_NAMES.to_messages(admin_pb2.Member, self._membership.members(_TIMEOUT)),
             pause=None if pause is None else SAME_NAMES.to_message(types_pb2.Pause, pause),
             catch_ups=SAME_NAMES.to_messages(admin_pb2.CatchUp, (catch_ups[b] for b in sorted(catch_ups))),
@@ -331,10 +335,20 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             return []
         destinations = {broker_id for replicas in targets.values() for broker_id in replicas}
         loads = self._estimator.current_loads(_WARNING_TIMEOUT)
-        return capacity_warnings(None, rate, {b: load for b, load in loads.items() if b in destinations})
+        at_destinations = {b: load for b, load in loads.items() if b in destinations}
+        return capacity_warnings(None, StoredOverride(rate), at_destinations)
+
+    def _effects(self) -> _Effects | None:
+        """What decides when overrides act; None: no planner leads, or the state cannot be read."""
+        try:
+            state = self._planner.state(_WARNING_TIMEOUT, with_cycle=True)
+            pause, catch_ups = self._pauses.read_pause(), readable(self._catch_ups.read)
+        except AutothrottleError:
+            return None
+        return _Effects(state.last_cycle, pause, bool(catch_ups)) if state.leading else None
 
     def _warnings(self, broker_id: int | None, override: StoredOverride) -> list[str]:
-        warnings = capacity_warnings(broker_id, override.rate, self._estimator.current_loads(_WARNING_TIMEOUT))
+        warnings = capacity_warnings(broker_id, override, self._estimator.current_loads(_WARNING_TIMEOUT))
         if broker_id is not None and override.autoremove:
             warnings.append("autoremove has no effect on a broker override")
         if broker_id is not None:
@@ -380,10 +394,20 @@ def _no_override(broker_id: int | None) -> str:
     return f"no throttle override is set for {override_owner(broker_id)}; ListOverrides shows the existing ones"
 
 
+class _Effects(NamedTuple):
+    """What decides when overrides act, see `override_effect`."""
+
+    cycle: Cycle | None
+    pause: Pause | None
+    catches_up: bool
+
+
 # Conversion to and from messages.
 
 
-def override_to_message(broker_id: int | None, override: StoredOverride) -> admin_pb2.Override:
+def override_to_message(
+    broker_id: int | None, override: StoredOverride, effects: _Effects | None = None
+) -> admin_pb2.Override:
     """Convert an override; broker id None means the cluster override."""
     return SAME_NAMES.to_message(
         admin_pb2.Override,
@@ -391,6 +415,7 @@ def override_to_message(broker_id: int | None, override: StoredOverride) -> admi
         broker_id=broker_id,
         rate_bytes_per_second=override.rate,
         etag=format_etag(override.version),
+        effect="" if effects is None else override_effect(broker_id, override.autoremove, *effects),
     )
 
 
@@ -402,14 +427,14 @@ def override_from_message(message: admin_pb2.Override) -> tuple[int | None, Stor
     """
     broker_id, rate = _broker_id(message), validate_rate(message.rate_bytes_per_second)
     version, expire_time = parse_etag(message.etag), expire_time_from_message(message)
-    return broker_id, StoredOverride(rate, message.autoremove, version, expire_time)
+    return broker_id, StoredOverride(rate, message.autoremove, version, expire_time, message.beyond_capacity)
 
 
-def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:
+def overrides_to_messages(overrides: Overrides, effects: _Effects | None = None) -> list[admin_pb2.Override]:
     """Convert the active overrides: the cluster override first, then the broker overrides by id."""
     cluster = [] if overrides.cluster is None else [(None, overrides.cluster)]
     return [
-        override_to_message(broker_id, override)
+        override_to_message(broker_id, override, effects)
         for broker_id, override in [*cluster, *sorted(overrides.brokers.items())]
         if override.rate > 0
     ]

@@ -82,6 +82,8 @@ class Decision:
     """Seconds since the end of the metric's interval of that load, >= 0; None if `client_bytes_per_second` is None."""
     basis: Basis | None = None
     """The measurement on which the policy's rate is based; None for the original's formula."""
+    override_bytes_per_second: BytesPerSecond | None = None
+    """The rate of the override that the link's capacity limits to the decided rate; None: none, or not limited."""
 
 
 LONGEST = timedelta(days=365)
@@ -274,6 +276,33 @@ class Cycle:
     """The throttles in Kafka at the end of the cycle, also those of other parties; ordered by broker and role."""
     throttles_are_known: bool = False
     """Whether `throttles` is complete; False: none were read yet, or the planner has an earlier version."""
+
+
+def override_effect(
+    broker_id: int | None, autoremove: bool, cycle: Cycle | None, pause: Pause | None, catches_up: bool
+) -> str:
+    """Return when an override acts, as a short text; "": unknown, since no cycle has read the cluster.
+
+    Args:
+        broker_id: the broker of the override; None: the cluster override.
+        autoremove: whether the cluster override ends with the last reassignment.
+        cycle: the last cycle, also one from before the override was set.
+        pause: the current pause.
+        catches_up: whether a broker catches up under a throttle.
+    """
+    if pause is not None:
+        return "waits: autothrottle is paused; acts after throttlectl resume"
+    if cycle is None or cycle.error:
+        return ""
+    if cycle.shadow:
+        return "sets no throttle, because autothrottle runs in shadow mode"
+    if broker_id is not None:
+        is_throttled = any(decision.broker_id == broker_id for decision in cycle.decisions)
+        return "acts now" if is_throttled else f"acts in the next cycle, if broker {broker_id} is registered"
+    if cycle.topics or catches_up:
+        return "acts now"
+    end = ", and ends with the last one" if autoremove else ""
+    return f"armed: nothing moves now; acts when a reassignment of any tool or a catch-up begins{end}"
 
 
 @dataclass(frozen=True, slots=True)

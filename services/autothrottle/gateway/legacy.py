@@ -90,7 +90,10 @@ def _set(call: Call, broker: int | None, parameters: Mapping[str, str]) -> str:
     _refuse_unknown(parameters, "rate", "autoremove")
     rate = rate_megabytes(parameters.get("rate", ""))
     autoremove = boolean(parameters["autoremove"]) if "autoremove" in parameters else False
-    override = admin_pb2.Override(broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove)
+    # Scripts rely on the rate that they set: these routes do not limit it to the capacity of the link.
+    override = admin_pb2.Override(
+        broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove, beyond_capacity=True
+    )
     response = call("SetOverride", admin_pb2.SetOverrideRequest(override=override))
     assert isinstance(response, admin_pb2.SetOverrideResponse)
     return f"{_whose(broker)}throttle successfully set to {_shown(response.override)}"

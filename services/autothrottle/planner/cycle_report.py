@@ -496,6 +496,9 @@ def _rise(throttle: Throttle) -> str:
 
 
 def _basis(decision: Decision, limits: Limits) -> str:
+    if decision.override_bytes_per_second is not None:
+        override = f"{megabytes(decision.override_bytes_per_second)}MB/s"
+        return f"{_REASONS[decision.reason]} of {override}, limited by the capacity of the link"
     if decision.reason in _REASONS:
         return _REASONS[decision.reason]
     if decision.basis is Basis.STATIC:

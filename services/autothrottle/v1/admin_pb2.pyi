@@ -33,6 +33,8 @@ class Override(_message.Message):
     AUTOREMOVE_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    BEYOND_CAPACITY_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker, >= 0. Absent: the cluster override, for every broker that takes part in a reassignment."""
     rate_bytes_per_second: _builtins.int
@@ -42,6 +44,14 @@ class Override(_message.Message):
     etag: _builtins.str
     """Version of this override; set in every response. In SetOverride: the version to replace; empty: replace any
     version, or create the override.
+    """
+    beyond_capacity: _builtins.bool
+    """Whether the rate applies also above the capacity of a link. False: it is at most the capacity that is known of the
+    link in that direction; an unknown capacity does not limit it.
+    """
+    effect: _builtins.str
+    """When the override acts, as a short text such as `acts now`; set in responses. Empty: unknown, since no cycle has
+    read the cluster, or the request of the state set `without_cycle`.
     """
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
@@ -55,10 +65,12 @@ class Override(_message.Message):
         autoremove: _builtins.bool = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         etag: _builtins.str = ...,
+        beyond_capacity: _builtins.bool = ...,
+        effect: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id", "expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "autoremove", b"autoremove", "broker_id", b"broker_id", "etag", b"etag", "expire_time", b"expire_time", "rate_bytes_per_second", b"rate_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "autoremove", b"autoremove", "beyond_capacity", b"beyond_capacity", "broker_id", b"broker_id", "effect", b"effect", "etag", b"etag", "expire_time", b"expire_time", "rate_bytes_per_second", b"rate_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
     _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015

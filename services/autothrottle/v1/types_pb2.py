@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/types.proto\x12\x0f\x61utothrottle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x01\n\tLedgerKey\x12\x13\n\x06\x62\x65\x66ore\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07written\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\r\n\x05owned\x18\x03 \x03(\t\x12\x13\n\x06intent\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x13\n\x06target\x18\x05 \x01(\tH\x03\x88\x01\x01\x12\x0c\n\x04late\x18\x06 \x03(\t\x12+\n\x07settles\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_beforeB\n\n\x08_writtenB\t\n\x07_intentB\t\n\x07_target\"\xa9\x01\n\x0bLedgerEntry\x12\x34\n\x04keys\x18\x01 \x03(\x0b\x32&.autothrottle.v1.LedgerEntry.KeysEntry\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\r\n\x05\x63ycle\x18\x03 \x01(\x03\x1aG\n\tKeysEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.autothrottle.v1.LedgerKey:\x02\x38\x01\"\xcd\x07\n\x08\x44\x65\x63ision\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\x04role\x18\x02 \x01(\x0e\x32\x1c.autothrottle.v1.ReplicaRole\x12\x1d\n\x15rate_bytes_per_second\x18\x03 \x01(\x03\x12\x30\n\x06reason\x18\x04 \x01(\x0e\x32 .autothrottle.v1.Decision.Reason\x12*\n\x1d\x63urrent_rate_bytes_per_second\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19headroom_bytes_per_second\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12)\n\x1cutilization_bytes_per_second\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19\x63\x61pacity_bytes_per_second\x18\x08 \x01(\x03H\x03\x88\x01\x01\x12$\n\x17\x63lient_bytes_per_second\x18\t \x01(\x03H\x04\x88\x01\x01\x12.\n\x05\x62\x61sis\x18\x0b \x01(\x0e\x32\x1f.autothrottle.v1.Decision.Basis\x12\x1f\n\x12\x63lient_age_seconds\x18\x0c \x01(\x05H\x05\x88\x01\x01\"\xf0\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0fREASON_HEADROOM\x10\x01\x12\x14\n\x10REASON_UNCHANGED\x10\x02\x12\x0f\n\x0bREASON_KEPT\x10\x03\x12\x12\n\x0eREASON_MINIMUM\x10\x04\x12\x1b\n\x17REASON_CLUSTER_OVERRIDE\x10\x05\x12\x1a\n\x16REASON_BROKER_OVERRIDE\x10\x06\x12\x18\n\x14REASON_OVER_CAPACITY\x10\x07\x12\x15\n\x11REASON_STARVATION\x10\x0f\x12\x14\n\x10REASON_FINISH_BY\x10\x10\"h\n\x05\x42\x61sis\x12\x15\n\x11\x42\x41SIS_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42\x41SIS_GROWTH\x10\x01\x12\x11\n\rBASIS_COUNTED\x10\x02\x12\x11\n\rBASIS_GUESSED\x10\x03\x12\x10\n\x0c\x42\x41SIS_STATIC\x10\x04\x42 \n\x1e_current_rate_bytes_per_secondB\x1c\n\x1a_headroom_bytes_per_secondB\x1f\n\x1d_utilization_bytes_per_secondB\x1c\n\x1a_capacity_bytes_per_secondB\x1a\n\x18_client_bytes_per_secondB\x15\n\x13_client_age_secondsJ\x04\x08\n\x10\x0b\"\xdc\x01\n\x08Throttle\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\x04role\x18\x02 \x01(\x0e\x32\x1c.autothrottle.v1.ReplicaRole\x12\x1d\n\x15rate_bytes_per_second\x18\x03 \x01(\x03\x12$\n\x17target_bytes_per_second\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x0c\x61rrival_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1a\n\x18_target_bytes_per_second\"\xbc\x01\n\x07Outcome\x12\x10\n\x08resource\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.autothrottle.v1.Outcome.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\"^\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_APPLIED\x10\x01\x12\x14\n\x10STATUS_UNCHANGED\x10\x02\x12\x12\n\x0eSTATUS_REFUSED\x10\x03\"E\n\x0fPartitionTarget\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"D\n\x10PartitionRefusal\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"f\n\x0bPlanRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.autothrottle.v1.TopicPartition\x12\x12\n\nallowed_by\x18\x03 \x01(\t\"\xb9\x01\n\x05Pause\x12)\n\x04mode\x18\x01 \x01(\x0e\x32\x1b.autothrottle.v1.Pause.Mode\x12\x0e\n\x06\x61uthor\x18\x02 \x01(\t\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x04 \x01(\t\";\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_KEEP\x10\x01\x12\x0e\n\nMODE_CLEAR\x10\x02\"\xb2\x05\n\x05\x43ycle\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08sentence\x18\x06 \x01(\t\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12,\n\tdecisions\x18\x08 \x03(\x0b\x32\x19.autothrottle.v1.Decision\x12*\n\x08outcomes\x18\t \x03(\x0b\x32\x18.autothrottle.v1.Outcome\x12\x10\n\x08\x66indings\x18\n \x03(\t\x12\r\n\x05\x65rror\x18\x0b \x01(\t\x12\x17\n\nbytes_left\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12\'\n\x03\x65ta\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05pause\x18\x0e \x01(\x0b\x32\x16.autothrottle.v1.Pause\x12\x0e\n\x06shadow\x18\x0f \x01(\x08\x12;\n\x11\x66oreign_throttles\x18\x10 \x03(\x0b\x32 .autothrottle.v1.ForeignThrottle\x12+\n\x07\x65ta_low\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65ta_high\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\reta_is_static\x18\x16 \x01(\x08\x12,\n\tthrottles\x18\x17 \x03(\x0b\x32\x19.autothrottle.v1.Throttle\x12\x1b\n\x13throttles_are_known\x18\x18 \x01(\x08\x42\r\n\x0b_bytes_left\"?\n\x0f\x46oreignThrottle\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t*_\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/types.proto\x12\x0f\x61utothrottle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x01\n\tLedgerKey\x12\x13\n\x06\x62\x65\x66ore\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07written\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\r\n\x05owned\x18\x03 \x03(\t\x12\x13\n\x06intent\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x13\n\x06target\x18\x05 \x01(\tH\x03\x88\x01\x01\x12\x0c\n\x04late\x18\x06 \x03(\t\x12+\n\x07settles\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_beforeB\n\n\x08_writtenB\t\n\x07_intentB\t\n\x07_target\"\xa9\x01\n\x0bLedgerEntry\x12\x34\n\x04keys\x18\x01 \x03(\x0b\x32&.autothrottle.v1.LedgerEntry.KeysEntry\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\r\n\x05\x63ycle\x18\x03 \x01(\x03\x1aG\n\tKeysEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.autothrottle.v1.LedgerKey:\x02\x38\x01\"\x93\x08\n\x08\x44\x65\x63ision\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\x04role\x18\x02 \x01(\x0e\x32\x1c.autothrottle.v1.ReplicaRole\x12\x1d\n\x15rate_bytes_per_second\x18\x03 \x01(\x03\x12\x30\n\x06reason\x18\x04 \x01(\x0e\x32 .autothrottle.v1.Decision.Reason\x12*\n\x1d\x63urrent_rate_bytes_per_second\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19headroom_bytes_per_second\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12)\n\x1cutilization_bytes_per_second\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19\x63\x61pacity_bytes_per_second\x18\x08 \x01(\x03H\x03\x88\x01\x01\x12$\n\x17\x63lient_bytes_per_second\x18\t \x01(\x03H\x04\x88\x01\x01\x12.\n\x05\x62\x61sis\x18\x0b \x01(\x0e\x32\x1f.autothrottle.v1.Decision.Basis\x12\x1f\n\x12\x63lient_age_seconds\x18\x0c \x01(\x05H\x05\x88\x01\x01\x12&\n\x19override_bytes_per_second\x18\r \x01(\x03H\x06\x88\x01\x01\"\xf0\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0fREASON_HEADROOM\x10\x01\x12\x14\n\x10REASON_UNCHANGED\x10\x02\x12\x0f\n\x0bREASON_KEPT\x10\x03\x12\x12\n\x0eREASON_MINIMUM\x10\x04\x12\x1b\n\x17REASON_CLUSTER_OVERRIDE\x10\x05\x12\x1a\n\x16REASON_BROKER_OVERRIDE\x10\x06\x12\x18\n\x14REASON_OVER_CAPACITY\x10\x07\x12\x15\n\x11REASON_STARVATION\x10\x0f\x12\x14\n\x10REASON_FINISH_BY\x10\x10\"h\n\x05\x42\x61sis\x12\x15\n\x11\x42\x41SIS_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42\x41SIS_GROWTH\x10\x01\x12\x11\n\rBASIS_COUNTED\x10\x02\x12\x11\n\rBASIS_GUESSED\x10\x03\x12\x10\n\x0c\x42\x41SIS_STATIC\x10\x04\x42 \n\x1e_current_rate_bytes_per_secondB\x1c\n\x1a_headroom_bytes_per_secondB\x1f\n\x1d_utilization_bytes_per_secondB\x1c\n\x1a_capacity_bytes_per_secondB\x1a\n\x18_client_bytes_per_secondB\x15\n\x13_client_age_secondsB\x1c\n\x1a_override_bytes_per_secondJ\x04\x08\n\x10\x0b\"\xdc\x01\n\x08Throttle\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\x04role\x18\x02 \x01(\x0e\x32\x1c.autothrottle.v1.ReplicaRole\x12\x1d\n\x15rate_bytes_per_second\x18\x03 \x01(\x03\x12$\n\x17target_bytes_per_second\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x0c\x61rrival_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1a\n\x18_target_bytes_per_second\"\xbc\x01\n\x07Outcome\x12\x10\n\x08resource\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.autothrottle.v1.Outcome.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\"^\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_APPLIED\x10\x01\x12\x14\n\x10STATUS_UNCHANGED\x10\x02\x12\x12\n\x0eSTATUS_REFUSED\x10\x03\"E\n\x0fPartitionTarget\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"D\n\x10PartitionRefusal\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"f\n\x0bPlanRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.autothrottle.v1.TopicPartition\x12\x12\n\nallowed_by\x18\x03 \x01(\t\"\xb9\x01\n\x05Pause\x12)\n\x04mode\x18\x01 \x01(\x0e\x32\x1b.autothrottle.v1.Pause.Mode\x12\x0e\n\x06\x61uthor\x18\x02 \x01(\t\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x04 \x01(\t\";\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_KEEP\x10\x01\x12\x0e\n\nMODE_CLEAR\x10\x02\"\xb2\x05\n\x05\x43ycle\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08sentence\x18\x06 \x01(\t\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12,\n\tdecisions\x18\x08 \x03(\x0b\x32\x19.autothrottle.v1.Decision\x12*\n\x08outcomes\x18\t \x03(\x0b\x32\x18.autothrottle.v1.Outcome\x12\x10\n\x08\x66indings\x18\n \x03(\t\x12\r\n\x05\x65rror\x18\x0b \x01(\t\x12\x17\n\nbytes_left\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12\'\n\x03\x65ta\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05pause\x18\x0e \x01(\x0b\x32\x16.autothrottle.v1.Pause\x12\x0e\n\x06shadow\x18\x0f \x01(\x08\x12;\n\x11\x66oreign_throttles\x18\x10 \x03(\x0b\x32 .autothrottle.v1.ForeignThrottle\x12+\n\x07\x65ta_low\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65ta_high\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\reta_is_static\x18\x16 \x01(\x08\x12,\n\tthrottles\x18\x17 \x03(\x0b\x32\x19.autothrottle.v1.Throttle\x12\x1b\n\x13throttles_are_known\x18\x18 \x01(\x08\x42\r\n\x0b_bytes_left\"?\n\x0f\x46oreignThrottle\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t*_\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LEDGERENTRY_KEYSENTRY']._loaded_options = None
   _globals['_LEDGERENTRY_KEYSENTRY']._serialized_options = b'8\001'
-  _globals['_REPLICAROLE']._serialized_start=3104
-  _globals['_REPLICAROLE']._serialized_end=3199
+  _globals['_REPLICAROLE']._serialized_start=3174
+  _globals['_REPLICAROLE']._serialized_end=3269
   _globals['_LEDGERKEY']._serialized_start=82
   _globals['_LEDGERKEY']._serialized_end=297
   _globals['_LEDGERENTRY']._serialized_start=300
@@ -43,31 +43,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEDGERENTRY_KEYSENTRY']._serialized_start=398
   _globals['_LEDGERENTRY_KEYSENTRY']._serialized_end=469
   _globals['_DECISION']._serialized_start=472
-  _globals['_DECISION']._serialized_end=1445
-  _globals['_DECISION_REASON']._serialized_start=915
-  _globals['_DECISION_REASON']._serialized_end=1155
-  _globals['_DECISION_BASIS']._serialized_start=1157
-  _globals['_DECISION_BASIS']._serialized_end=1261
-  _globals['_THROTTLE']._serialized_start=1448
-  _globals['_THROTTLE']._serialized_end=1668
-  _globals['_OUTCOME']._serialized_start=1671
-  _globals['_OUTCOME']._serialized_end=1859
-  _globals['_OUTCOME_STATUS']._serialized_start=1765
-  _globals['_OUTCOME_STATUS']._serialized_end=1859
-  _globals['_PARTITIONTARGET']._serialized_start=1861
-  _globals['_PARTITIONTARGET']._serialized_end=1930
-  _globals['_TOPICPARTITION']._serialized_start=1932
-  _globals['_TOPICPARTITION']._serialized_end=1982
-  _globals['_PARTITIONREFUSAL']._serialized_start=1984
-  _globals['_PARTITIONREFUSAL']._serialized_end=2052
-  _globals['_PLANREFUSAL']._serialized_start=2054
-  _globals['_PLANREFUSAL']._serialized_end=2156
-  _globals['_PAUSE']._serialized_start=2159
-  _globals['_PAUSE']._serialized_end=2344
-  _globals['_PAUSE_MODE']._serialized_start=2285
-  _globals['_PAUSE_MODE']._serialized_end=2344
-  _globals['_CYCLE']._serialized_start=2347
-  _globals['_CYCLE']._serialized_end=3037
-  _globals['_FOREIGNTHROTTLE']._serialized_start=3039
-  _globals['_FOREIGNTHROTTLE']._serialized_end=3102
+  _globals['_DECISION']._serialized_end=1515
+  _globals['_DECISION_REASON']._serialized_start=955
+  _globals['_DECISION_REASON']._serialized_end=1195
+  _globals['_DECISION_BASIS']._serialized_start=1197
+  _globals['_DECISION_BASIS']._serialized_end=1301
+  _globals['_THROTTLE']._serialized_start=1518
+  _globals['_THROTTLE']._serialized_end=1738
+  _globals['_OUTCOME']._serialized_start=1741
+  _globals['_OUTCOME']._serialized_end=1929
+  _globals['_OUTCOME_STATUS']._serialized_start=1835
+  _globals['_OUTCOME_STATUS']._serialized_end=1929
+  _globals['_PARTITIONTARGET']._serialized_start=1931
+  _globals['_PARTITIONTARGET']._serialized_end=2000
+  _globals['_TOPICPARTITION']._serialized_start=2002
+  _globals['_TOPICPARTITION']._serialized_end=2052
+  _globals['_PARTITIONREFUSAL']._serialized_start=2054
+  _globals['_PARTITIONREFUSAL']._serialized_end=2122
+  _globals['_PLANREFUSAL']._serialized_start=2124
+  _globals['_PLANREFUSAL']._serialized_end=2226
+  _globals['_PAUSE']._serialized_start=2229
+  _globals['_PAUSE']._serialized_end=2414
+  _globals['_PAUSE_MODE']._serialized_start=2355
+  _globals['_PAUSE_MODE']._serialized_end=2414
+  _globals['_CYCLE']._serialized_start=2417
+  _globals['_CYCLE']._serialized_end=3107
+  _globals['_FOREIGNTHROTTLE']._serialized_start=3109
+  _globals['_FOREIGNTHROTTLE']._serialized_end=3172
 # @@protoc_insertion_point(module_scope)

@@ -268,6 +268,7 @@ class Decision(_message.Message):
     CLIENT_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     BASIS_FIELD_NUMBER: _builtins.int
     CLIENT_AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    OVERRIDE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker's id, >= 0."""
     role: Global___ReplicaRole.ValueType
@@ -294,6 +295,10 @@ class Decision(_message.Message):
     """Seconds since the end of the metric's interval over which the client load was measured, >= 0. Absent when the
     client load is absent.
     """
+    override_bytes_per_second: _builtins.int
+    """The rate of the override, in bytes per second, if the capacity of the link limits it to the decided rate. Absent: no
+    override, or it is not limited.
+    """
     def __init__(
         self,
         *,
@@ -308,10 +313,11 @@ class Decision(_message.Message):
         client_bytes_per_second: _builtins.int | None = ...,
         basis: Global___Decision.Basis.ValueType = ...,
         client_age_seconds: _builtins.int | None = ...,
+        override_bytes_per_second: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_age_seconds", b"_client_age_seconds", "_client_bytes_per_second", b"_client_bytes_per_second", "_current_rate_bytes_per_second", b"_current_rate_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_age_seconds", b"client_age_seconds", "client_bytes_per_second", b"client_bytes_per_second", "current_rate_bytes_per_second", b"current_rate_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_age_seconds", b"_client_age_seconds", "_client_bytes_per_second", b"_client_bytes_per_second", "_current_rate_bytes_per_second", b"_current_rate_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_override_bytes_per_second", b"_override_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_age_seconds", b"client_age_seconds", "client_bytes_per_second", b"client_bytes_per_second", "current_rate_bytes_per_second", b"current_rate_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "override_bytes_per_second", b"override_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_age_seconds", b"_client_age_seconds", "_client_bytes_per_second", b"_client_bytes_per_second", "_current_rate_bytes_per_second", b"_current_rate_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "basis", b"basis", "broker_id", b"broker_id", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_age_seconds", b"client_age_seconds", "client_bytes_per_second", b"client_bytes_per_second", "current_rate_bytes_per_second", b"current_rate_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "reason", b"reason", "role", b"role", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_age_seconds", b"_client_age_seconds", "_client_bytes_per_second", b"_client_bytes_per_second", "_current_rate_bytes_per_second", b"_current_rate_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_override_bytes_per_second", b"_override_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "basis", b"basis", "broker_id", b"broker_id", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_age_seconds", b"client_age_seconds", "client_bytes_per_second", b"client_bytes_per_second", "current_rate_bytes_per_second", b"current_rate_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "override_bytes_per_second", b"override_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "reason", b"reason", "role", b"role", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["capacity_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second"]  # noqa: Y015
@@ -323,6 +329,8 @@ class Decision(_message.Message):
     _WhichOneofArgType__current_rate_bytes_per_second: _TypeAlias = _typing.Literal["_current_rate_bytes_per_second", b"_current_rate_bytes_per_second"]  # noqa: Y015
     _WhichOneofReturnType__headroom_bytes_per_second: _TypeAlias = _typing.Literal["headroom_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__headroom_bytes_per_second: _TypeAlias = _typing.Literal["_headroom_bytes_per_second", b"_headroom_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__override_bytes_per_second: _TypeAlias = _typing.Literal["override_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__override_bytes_per_second: _TypeAlias = _typing.Literal["_override_bytes_per_second", b"_override_bytes_per_second"]  # noqa: Y015
     _WhichOneofReturnType__utilization_bytes_per_second: _TypeAlias = _typing.Literal["utilization_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__utilization_bytes_per_second: _TypeAlias = _typing.Literal["_utilization_bytes_per_second", b"_utilization_bytes_per_second"]  # noqa: Y015
     @_typing.overload
@@ -335,6 +343,8 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__current_rate_bytes_per_second) -> _WhichOneofReturnType__current_rate_bytes_per_second | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__headroom_bytes_per_second) -> _WhichOneofReturnType__headroom_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__override_bytes_per_second) -> _WhichOneofReturnType__override_bytes_per_second | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_bytes_per_second) -> _WhichOneofReturnType__utilization_bytes_per_second | None: ...
 

@@ -219,7 +219,7 @@ def test_an_override_a_pause_and_failures_are_explained() -> None:
     assert "capacity and client load are unknown, because its metrics are not usable." in text
     assert "Broker 1006 has no usable metrics, 3 cycles in a row." in text
     assert "Override of the cluster: 90MB/s; the broker's own override beats it." in text
-    assert "Override of broker 1006: 20MB/s, until 2026-11-02T12:02:00Z." in text
+    assert "Override of broker 1006: 20MB/s, until 2026-11-02T12:02:00Z; waits: autothrottle is paused" in text
     assert "resume the planner (throttlectl resume); remove the override (throttlectl remove --broker 1006)." in text
 
 

@@ -218,17 +218,25 @@ def test_overrides_are_set_shown_and_removed_in_text_output(
     at: InProcessServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert output(capsys, "get") == ("no throttle override is set\n", "")
-    assert output(capsys, "set", "90MB", "--autoremove") == ("cluster: throttle set to 90MB/s, autoremove\n", "")
-    assert output(capsys, "set", "1500000B/s", "--broker", "1002") == ("broker 1002: throttle set to 1.5MB/s\n", "")
+    armed = "armed: nothing moves now; acts when a reassignment of any tool or a catch-up begins"
+    armed += ", and ends with the last one"
+    assert output(capsys, "set", "90MB", "--autoremove") == (
+        f"cluster: throttle set to 90MB/s, autoremove; {armed}\n",
+        "",
+    )
+    assert output(capsys, "set", "1500000B/s", "--broker", "1002", "--beyond-capacity")[0].startswith(
+        "broker 1002: throttle set to 1.5MB/s, beyond capacity; acts "
+    )
+    eventually(lambda: "acts now" in output(capsys, "get")[0])
     everyone, own = at.overrides.read_overrides().cluster, at.overrides.read_overrides().brokers[1002]
     assert everyone is not None
-    rows = [line.split() for line in output(capsys, "get")[0].splitlines()]
+    rows = [re.split("  +", line) for line in output(capsys, "get")[0].splitlines()]
     assert rows == [
-        ["BROKER", "RATE", "AUTOREMOVE", "EXPIRES", "ETAG"],
-        ["cluster", "90MB/s", "true", "never", f"{everyone.version:x}"],
-        ["1002", "1.5MB/s", "false", "never", f"{own.version:x}"],
+        ["BROKER", "RATE", "AUTOREMOVE", "EXPIRES", "ETAG", "EFFECT"],
+        ["cluster", "90MB/s", "true", "never", f"{everyone.version:x}", armed],
+        ["1002", "1.5MB/s", "false", "never", f"{own.version:x}", "acts now, beyond capacity"],
     ]
-    assert [line.split() for line in output(capsys, "get", "1002")[0].splitlines()] == [rows[0], rows[2]]
+    assert [re.split("  +", line) for line in output(capsys, "get", "1002")[0].splitlines()] == [rows[0], rows[2]]
     assert output(capsys, "remove", "--broker=1002") == ("broker 1002: throttle removed\n", "")
     assert output(capsys, "remove") == ("cluster: throttle removed\n", "")
     assert output(capsys, "get") == ("no throttle override is set\n", "")
@@ -239,9 +247,11 @@ def test_a_rate_above_the_capacity_is_set_with_a_warning(
 ) -> None:
     """A rate in a wrong unit, below the limit but above the link, was set without a word."""
     out, error = output(capsys, "set", "500", "--broker", "1002")
-    assert out == "broker 1002: throttle set to 500MB/s\n"
-    assert error.startswith(
-        "throttlectl: warning: the override of 500 MB/s is above the capacity of broker 1002, 100 MB/s"
+    assert out.startswith("broker 1002: throttle set to 500MB/s; ")
+    beginning = "throttlectl: warning: the override of 500 MB/s is above the capacity of broker 1002, 100 MB/s"
+    assert error.startswith(f"{beginning}: the capacity limits it there")
+    assert output(capsys, "set", "500", "--broker", "1002", "--beyond-capacity")[1].startswith(
+        f"{beginning}: it does not limit replication there"
     )
 
 
@@ -251,13 +261,15 @@ def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pyt
         assert out.count("\n") == 1
         return json.loads(out)
 
-    own = {"broker_id": 1002, "rate_bytes_per_second": 50_000_000, "autoremove": False}
-    everyone = {"broker_id": None, "rate_bytes_per_second": 10**12, "autoremove": True}
+    own: dict[str, object] = {"broker_id": 1002, "rate_bytes_per_second": 50_000_000, "autoremove": False}
+    everyone: dict[str, object] = {"broker_id": None, "rate_bytes_per_second": 10**12, "autoremove": True}
     for override, *arguments in ((own, "50", "--broker", "1002"), (everyone, f"{10**12}B/s", "--autoremove")):
         answer = read("set", *arguments)
         assert isinstance(answer, dict)
-        override |= {"expire_time": None, "etag": answer["override"]["etag"]}
-        assert answer["override"] == override
+        override |= {"expire_time": None, "etag": answer["override"]["etag"], "beyond_capacity": False}
+        eventually(lambda: "acts now" in output(capsys, "get")[0])
+        override["effect"] = "acts now" if override is own else answer["override"]["effect"]
+        assert answer["override"] | {"effect": override["effect"]} == override
         assert ["above the capacity of broker 1001" in warning for warning in answer["warnings"]] == [True] * (
             override is everyone
         )
@@ -295,20 +307,20 @@ def test_an_etag_allows_a_change_only_of_the_current_version(
     at: InProcessServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     etag = json.loads(output(capsys, "set", "50", "--output", "json")[0])["override"]["etag"]
-    assert output(capsys, "set", "60", "--etag", etag) == ("cluster: throttle set to 60MB/s\n", "")
+    assert output(capsys, "set", "60", "--etag", etag)[0].startswith("cluster: throttle set to 60MB/s; ")
     for command in (("set", "70", "--etag", etag), ("remove", "--etag", etag)):
         out, err = output(capsys, *command, status=1)
         assert out == "" and "read it again, then decide again" in err
     for malformed in ("", "x", f'"{etag}"'):
         assert "is not an etag: give it as get shows it" in output(capsys, "remove", f"--etag={malformed}", status=2)[1]
     assert "give it without --all" in output(capsys, "remove", "--all", "--etag", etag, status=2)[1]
-    assert output(capsys, "get")[0].split()[6] == "60MB/s"
+    assert output(capsys, "get")[0].split()[7] == "60MB/s"
 
 
 def test_an_override_is_set_with_an_expiry(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
     printed, _ = output(capsys, "set", "50", "--expires", "2999-01-31T19:00:00+01:00")
-    assert printed == "cluster: throttle set to 50MB/s, until 2999-01-31T18:00:00Z\n"
-    assert output(capsys, "get")[0].split()[8] == "2999-01-31T18:00:00Z"
+    assert printed.startswith("cluster: throttle set to 50MB/s, until 2999-01-31T18:00:00Z; armed: ")
+    assert output(capsys, "get")[0].split()[9] == "2999-01-31T18:00:00Z"
     before = datetime.now(UTC)
     output(capsys, "set", "50", "--broker", "1001", "--expires", "2h")
     end = at.overrides.read_overrides().brokers[1001].expire_time
@@ -409,7 +421,7 @@ def test_the_state_shows_foreign_throttles(
 
 def test_a_warning_goes_to_standard_error(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = output(capsys, "set", "50", "--broker", "4711")
-    assert out == "broker 4711: throttle set to 50MB/s\n"
+    assert out == "broker 4711: throttle set to 50MB/s; acts in the next cycle, if broker 4711 is registered\n"
     assert err.startswith("throttlectl: warning: broker 4711 is not registered")
 
 
@@ -853,8 +865,8 @@ def test_a_completion_script_is_valid_in_its_shell(
         ([""], set(COMMANDS)),
         (["-"], {*COMMON, "--version"}),
         (["s"], {"set", "state"}),
-        (["set", "--b"], {"--broker"}),
-        (["set", "-"], {*COMMON, "--broker", "--autoremove", "--expires", "--etag"}),
+        (["set", "--b"], {"--broker", "--beyond-capacity"}),
+        (["set", "-"], {*COMMON, "--broker", "--autoremove", "--expires", "--etag", "--beyond-capacity"}),
         (["--output", ""], {"table", "json"}),
         (["get", "-o", "j"], {"json"}),
         (["--output", "json", "re"], {"remove", "reassign", "reassignments", "resume", "request-quota"}),

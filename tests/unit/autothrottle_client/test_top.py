@@ -73,8 +73,9 @@ def test_a_pause_overrides_and_findings_are_shown() -> None:
     for text in (overview_text(overview(state, MOVING, NOON)), shown(overview(state, MOVING, NOON))):
         lines = [" ".join(line.split()) for line in text.splitlines()]
         assert "paused keep, by anna: why" in lines
-        assert "override cluster: 5MB/s, autoremove" in lines
-        assert "override broker 1006: 20MB/s, until 2026-11-02T12:00:00Z" in lines
+        waits = "waits: autothrottle is paused; acts after throttlectl resume"
+        assert f"override cluster: 5MB/s, autoremove, {waits}" in lines
+        assert f"override broker 1006: 20MB/s, until 2026-11-02T12:00:00Z, {waits}" in lines
         assert "finding a finding" in lines
 
 

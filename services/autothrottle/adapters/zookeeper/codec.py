@@ -441,7 +441,8 @@ def parse_override(data: bytes, version: int) -> StoredOverride | None:
     """Parse an override; None: the node is empty because no override is set.
 
     The node has the rate twice: as `rate` in whole MB/s, which the original program reads, and as
-    `rate_bytes_per_second`. If the original program wrote it, only `rate` exists.
+    `rate_bytes_per_second`. If the original program wrote it, only `rate` exists. Without `beyond_capacity`, which the
+    original and earlier versions do not write, the override applies also above the capacity of a link, as there.
 
     Raises:
         Invalid: the text is neither an override nor a plain number, the format of old versions.
@@ -451,7 +452,8 @@ def parse_override(data: bytes, version: int) -> StoredOverride | None:
     digits = data.strip()
     if digits.isdigit():
         # int() refuses thousands of digits, and 20 digits are already out of range.
-        return StoredOverride(_rate_in_range(int(digits.lstrip(b"0")[:20] or b"0") * MEGABYTE, data), False, version)
+        rate_bytes = int(digits.lstrip(b"0")[:20] or b"0") * MEGABYTE
+        return StoredOverride(_rate_in_range(rate_bytes, data), version=version, beyond_capacity=True)
     value = _json_object(data, "the override")
     exact, rate = value.get("rate_bytes_per_second"), value.get("rate")
     if isinstance(exact, int) and not isinstance(exact, bool):
@@ -461,7 +463,12 @@ def parse_override(data: bytes, version: int) -> StoredOverride | None:
     else:
         raise Invalid(f"the override has no integer rate: {_excerpt(data)}; set or remove the override")
     return StoredOverride(
-        _rate_in_range(rate_bytes, data), value.get("autoremove") is True, version, _expire_time(value, data)
+        _rate_in_range(rate_bytes, data),
+        value.get("autoremove") is True,
+        version,
+        _expire_time(value, data),
+        # The original, and earlier versions, apply every rate as it is.
+        value.get("beyond_capacity") is not False,
     )
 
 
@@ -503,6 +510,7 @@ def _override_fields(override: StoredOverride) -> dict[str, Any]:
         "rate": -(-override.rate // MEGABYTE),
         "autoremove": override.autoremove,
         "rate_bytes_per_second": override.rate,
+        "beyond_capacity": override.beyond_capacity,
         **({} if end is None else {"expire_time": end.astimezone(UTC).isoformat()}),
     }
 

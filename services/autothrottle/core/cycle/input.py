@@ -79,6 +79,8 @@ class ThrottleState:
     """Whether the lists in the ledger belong to a catch-up or to a submission that failed, not to a reassignment."""
     guards: GuardState = GuardState()  # noqa: RUF009 (frozen)
     effect: ThrottleEffect = field(default_factory=ThrottleEffect)
+    capacities: Mapping[LinkSide, BytesPerSecond] = field(default_factory=dict)
+    """Link side -> its capacity as last known, bytes/s: an override stays limited while the metrics fail."""
 
     def without_measurements(self) -> ThrottleState:
         """Return the state without measurements, whose age is wrong after the wall clock was changed."""

@@ -39,6 +39,8 @@ class StoredOverride:
     """The store's version; a removal applies to this version and to no later one. 0: none, or unknown."""
     expire_time: datetime | None = None
     """When it expires, UTC; None: never."""
+    beyond_capacity: bool = False
+    """Whether it applies also above the capacity of a link."""
 
     def is_over(self, now: datetime) -> bool:
         """Return whether it has expired."""
@@ -117,24 +119,28 @@ def validate_rate(rate: int) -> BytesPerSecond:
     return rate
 
 
-def capacity_warnings(broker_id: int | None, rate: BytesPerSecond, loads: Mapping[int, BrokerLoad]) -> list[str]:
-    """Return a sentence if an override does not limit replication, since it is above the capacity of a link.
+def capacity_warnings(broker_id: int | None, override: StoredOverride, loads: Mapping[int, BrokerLoad]) -> list[str]:
+    """Return a sentence if an override is above the capacity of a link.
 
     Args:
         broker_id: the broker; None: the cluster override.
-        rate: bytes/s.
+        override: its rate, and whether the capacity limits it.
         loads: broker id -> its load and capacity; absent: unknown.
     """
     capacities = {b: min(load.capacity.outbound, load.capacity.inbound) for b, load in loads.items()}
-    exceeded = {b: c for b, c in capacities.items() if c < rate and broker_id in (None, b)}
+    exceeded = {b: c for b, c in capacities.items() if c < override.rate and broker_id in (None, b)}
     if not exceeded:
         return []
     least, capacity = min(exceeded.items(), key=lambda item: (item[1], item[0]))
     more = f" and those of {len(exceeded) - 1} other brokers" if len(exceeded) > 1 else ""
+    effect = (
+        "it does not limit replication there; check its unit, or give a rate below the capacity"
+        if override.beyond_capacity
+        else "the capacity limits it there; check its unit, or allow more with --beyond-capacity"
+    )
     return [
-        f"the override of {format_megabytes(rate)} MB/s is above the capacity of broker {least}, "
-        f"{format_megabytes(capacity)} MB/s{more}: it does not limit replication there; check its unit, or give a "
-        "rate below the capacity"
+        f"the override of {format_megabytes(override.rate)} MB/s is above the capacity of broker {least}, "
+        f"{format_megabytes(capacity)} MB/s{more}: {effect}"
     ]
 
 

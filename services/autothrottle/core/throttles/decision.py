@@ -110,11 +110,12 @@ def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> T
 def _measured(state: ThrottleState, cycle: CycleInput, without_load: Collection[int]) -> ThrottleState:
     """Return the state with the new loads, and with the number of failures of brokers without them."""
     history, failures = state.history, state.failures
+    capacities = {**state.capacities, **cycle.loads.loads.capacities}
     if cycle.observation.loads is not None:
         history = history.measured(cycle.loads.loads, cycle.view.snapshot.link_sides)
     if cycle.observation.scheduled:
         failures = {b: failures.get(b, 0) + 1 for b in without_load}
-    return replace(state, history=history, failures=failures)
+    return replace(state, history=history, failures=failures, capacities=capacities)
 
 
 def _without_load(settings: PlannerSettings, cycle: CycleInput) -> frozenset[int]:
@@ -171,7 +172,15 @@ def _plan(
     growth = snapshot.progress.growth if snapshot.progress else {}
     policy = (state.policy or settings.policy).observe(PolicyObservation(cycle.at, snapshot, loads, growth))
     desired = plan(
-        snapshot, loads, limits, cycle.overrides, state.failures, state.history, state.after_reassignment, policy
+        snapshot,
+        loads,
+        limits,
+        cycle.overrides,
+        state.failures,
+        state.history,
+        state.after_reassignment,
+        policy,
+        state.capacities,
     )
     if state.withdrawn and not state.after_reassignment:
         desired = replace(desired, finished_override=False)

@@ -114,6 +114,7 @@ def plan(
     history: ThrottleHistory | None = None,
     after_reassignment: bool = False,
     policy: Policy = HeadroomPolicy(),  # noqa: B008 (frozen)
+    capacities: Mapping[LinkSide, BytesPerSecond] | None = None,
 ) -> Plan:
     """Return the desired throttles.
 
@@ -128,8 +129,11 @@ def plan(
         after_reassignment: whether the last cycle saw a reassignment, or failed to purge the override of one. An
             autoremove override that still waits for its reassignment must stay.
         policy: the policy, with everything that it has learned.
+        capacities: link side -> the capacity that limits its override, bytes/s; absent: unknown, and not limited. None:
+            those of the loads.
     """
     failures, history = failures or {}, history or ThrottleHistory()
+    capacities = loads.capacities if capacities is None else capacities
     roles = snapshot.participants
     sides = [(broker_id, role) for broker_id, held in roles.items() for role in held]
     overridden = _overridden_brokers(snapshot, overrides)
@@ -153,7 +157,9 @@ def plan(
     measured = proposed(side for side in sides if side not in fixed and overrides.of(side[0]) is None)
     # An operator who sets a rate still wants to see the clients. The other rates do not depend on these link sides.
     without_overrides = proposed({*sides, *by_operator}) if by_operator else {}
-    operators = [_overridden(snapshot, overrides, side, without_overrides.get(side)) for side in by_operator]
+    operators = [
+        _overridden(snapshot, overrides, capacities, side, without_overrides.get(side)) for side in by_operator
+    ]
     decisions = [*fixed.values(), *measured.values(), *operators]
     return Plan(
         decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
@@ -263,16 +269,27 @@ def _proposed(side_input: LinkSideInput, proposal: RateProposal, limits: Limits)
     )
 
 
-def _overridden(snapshot: Snapshot, overrides: Overrides, side: LinkSide, measured: Decision | None) -> Decision:
-    """Return the override's rate, with the measurements of the decision without it; None: the broker has no load."""
+def _overridden(
+    snapshot: Snapshot,
+    overrides: Overrides,
+    capacities: Mapping[LinkSide, BytesPerSecond],
+    side: LinkSide,
+    measured: Decision | None,
+) -> Decision:
+    """Return the override's rate, with the measurements of the decision without it; None: the broker has no load.
+
+    The capacity of the link limits it: a higher rate would not limit replication at all.
+    """
     broker_id, role = side
     override = overrides.of(broker_id)
     assert override is not None
     own = override is overrides.brokers.get(broker_id)
     reason = Reason.BROKER_OVERRIDE if own else Reason.CLUSTER_OVERRIDE
-    if measured is not None:
-        return replace(measured, rate_bytes_per_second=override.rate, reason=reason)
-    return Decision(broker_id, role, override.rate, reason, snapshot.rates.get(side))
+    highest = override.rate if override.beyond_capacity else capacities.get(side, override.rate)
+    rate = min(override.rate, highest)
+    unmeasured = Decision(broker_id, role, rate, reason, snapshot.rates.get(side))
+    limited = override.rate if rate < override.rate else None
+    return replace(measured or unmeasured, rate_bytes_per_second=rate, reason=reason, override_bytes_per_second=limited)
 
 
 def is_small_change(previous: BytesPerSecond | None, rate: BytesPerSecond, threshold: float) -> bool:

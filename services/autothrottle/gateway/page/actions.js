@@ -23,6 +23,10 @@ const ENDS = [
   ["28800", "in 8 hours"],
 ];
 const WHEN_DONE = ["done", "when no reassignment is left"];
+const LIMITS = [
+  ["", "limited by the capacity of each link"],
+  ["beyond", "not limited"],
+];
 
 /** Asks for a rate and sets it. `broker`: the broker to begin with; null: all; undefined: the operator chooses. */
 export function setOverride(state, broker, megabytes = "") {
@@ -34,6 +38,7 @@ export function setOverride(state, broker, megabytes = "") {
       { name: "rate", label: "Rate in each direction", kind: "number", unit: "MB/s", value: megabytes },
       { name: "broker", label: "Broker", value: choice ?? "", hint: "A broker's id. Empty: all brokers that take part." },
       { name: "end", label: "Ends", kind: "select", value: "", options: [...ENDS, WHEN_DONE] },
+      { name: "limit", label: "Above the capacity", kind: "select", value: "", options: LIMITS },
     ],
     effect: (values) => overrideEffect(state, values),
     act: async (values, { wish }) => {
@@ -41,7 +46,7 @@ export function setOverride(state, broker, megabytes = "") {
       const previous = overrides.find((override) => override.broker === wish.broker);
       const { override, warnings } = await put(overridePath(wish.broker), { ...wish.body, ...(previous && { etag: previous.etag }) });
       return {
-        text: `${capital(scope(wish.broker))}: set to ${rate(Number(override.rateBytesPerSecond))}${ending(values.end)}.`,
+        text: `${capital(scope(wish.broker))}: set to ${rate(Number(override.rateBytesPerSecond))}${ending(values.end)}.${override.effect ? ` ${capital(override.effect)}.` : ""}`,
         warnings,
         undo: () => restore(wish.broker, previous, override.etag),
       };
@@ -54,7 +59,7 @@ function ending(end) {
   return end ? `, ends ${option[1]}` : "";
 }
 
-function overrideEffect(state, { rate: text, broker: id, end }) {
+function overrideEffect(state, { rate: text, broker: id, end, limit }) {
   if (text === "") return { error: "" };
   const value = Number(text.replace(",", "."));
   if (!Number.isFinite(value)) return { error: `${text} is not a number. Give a rate in MB/s, for example 20.` };
@@ -62,45 +67,50 @@ function overrideEffect(state, { rate: text, broker: id, end }) {
   if (id !== "" && end === "done") return { error: "Only a rate of all brokers can end with the reassignment. Choose a time, or leave the broker empty." };
   const broker = id === "" ? null : Number(id);
   const bytesPerSecond = Math.round(value * MEGABYTE);
-  const body = { rateBytesPerSecond: String(bytesPerSecond), autoremove: end === "done" };
+  const isBeyond = limit === "beyond";
+  const body = { rateBytesPerSecond: String(bytesPerSecond), autoremove: end === "done", beyondCapacity: isBeyond };
   if (end && end !== "done") body.expireTime = new Date(currentTime() + 1000 * Number(end)).toISOString();
   const own = new Set(state.now.overrides.map((override) => override.broker).filter((other) => other !== null));
   const sides = state.sides.filter((side) => (broker === null ? !own.has(side.broker) : side.broker === broker));
   return {
-    lines: [...sidesChange(sides, bytesPerSecond, broker), ...timeChange(state, sides, bytesPerSecond)],
-    warnings: overrideWarnings(sides, bytesPerSecond, broker === null ? own : new Set()),
+    lines: [...sidesChange(sides, bytesPerSecond, broker, isBeyond), ...timeChange(state, sides, bytesPerSecond, isBeyond)],
+    warnings: overrideWarnings(sides, bytesPerSecond, broker === null ? own : new Set(), isBeyond),
     verb: `Set ${scope(broker)} to ${rate(bytesPerSecond)}`,
     wish: { broker, body },
   };
 }
 
-function sidesChange(sides, value, broker) {
+/** The rate that a side gets: at most the capacity of its link, unless the operator allows more. */
+const limited = (side, value, isBeyond) => (isBeyond || side.capacity === null ? value : Math.min(value, side.capacity));
+
+function sidesChange(sides, value, broker, isBeyond) {
   if (sides.length === 0) {
     return [broker === null ? "No broker takes part in a reassignment now. The rate applies when one does." : `Broker ${broker} takes part in no reassignment now. The rate applies when it does.`];
   }
   if (sides.length <= 4) {
-    return sides.map((side) => `Broker ${side.broker} ${direction(side)}: throttle ${side.throttle === null ? "none" : rate(side.throttle)} → ${rate(value)}.`);
+    return sides.map((side) => `Broker ${side.broker} ${direction(side)}: throttle ${side.throttle === null ? "none" : rate(side.throttle)} → ${rate(limited(side, value, isBeyond))}.`);
   }
-  const lower = sides.filter((side) => side.throttle === null || side.throttle > value).length;
+  const lower = sides.filter((side) => side.throttle === null || side.throttle > limited(side, value, isBeyond)).length;
   return [`${count(sides.length, "throttle")} change to ${rate(value)}: ${lower} fall, ${sides.length - lower} rise or stay.`];
 }
 
 /** How long the slowest of these sides needs for its bytes at the rate, beside the present estimate. */
-function timeChange(state, sides, value) {
+function timeChange(state, sides, value, isBeyond) {
   let slowest = null;
   for (const side of sides) {
     const bytesLeft = state.flows.filter((flow) => flow[side.role] === side.broker).reduce((sum, flow) => sum + (flow.bytesLeft ?? 0), 0);
     if (bytesLeft > 0 && (!slowest || bytesLeft > slowest.bytesLeft)) slowest = { side, bytesLeft };
   }
   if (!slowest || value <= 0) return [];
-  const seconds = slowest.bytesLeft / value;
+  const throttle = limited(slowest.side, value, isBeyond);
+  const seconds = slowest.bytesLeft / throttle;
   const verb = slowest.side.role === "leader" ? "send" : "receive";
-  const lines = [`Broker ${slowest.side.broker} has ${bytes(slowest.bytesLeft)} to ${verb}. At ${rate(value)} that takes at least ${duration(seconds)}, until ${clock(currentTime() + 1000 * seconds)}.`];
+  const lines = [`Broker ${slowest.side.broker} has ${bytes(slowest.bytesLeft)} to ${verb}. At ${rate(throttle)} that takes at least ${duration(seconds)}, until ${clock(currentTime() + 1000 * seconds)}.`];
   if (state.now.eta && until(state.now.eta) > 0) lines.push(`The present estimate for everything is ${duration(until(state.now.eta))}, until ${clock(state.now.eta)}.`);
   return lines;
 }
 
-function overrideWarnings(sides, value, own) {
+function overrideWarnings(sides, value, own, isBeyond) {
   const warnings = [];
   const tight = sides.filter((side) => side.capacity !== null && side.clients !== null && value > side.capacity - side.clients && value <= side.capacity);
   if (tight.length) {
@@ -108,7 +118,10 @@ function overrideWarnings(sides, value, own) {
     warnings.push(`Clients of broker ${least.broker} leave ${rate(Math.max(0, least.capacity - least.clients))} free ${direction(least)}. With more, clients may have to wait.`);
   }
   const over = sides.find((side) => side.capacity !== null && value > side.capacity);
-  if (over) warnings.push(`The link of broker ${over.broker} has ${rate(over.capacity)}. A higher rate does not limit replication, and clients may have to wait.`);
+  if (over) {
+    const effect = isBeyond ? "A higher rate does not limit replication" : "Its throttle is that rate";
+    warnings.push(`The link of broker ${over.broker} has ${rate(over.capacity)}. ${effect}, and clients may have to wait.`);
+  }
   if (own.size) warnings.push(`The rates set for ${brokers([...own])} stay as they are.`);
   return warnings;
 }
@@ -126,6 +139,7 @@ async function restore(broker, previous, etag) {
 const bodyOf = (override) => ({
   rateBytesPerSecond: String(override.rate),
   autoremove: override.autoremove,
+  beyondCapacity: Boolean(override.beyond),
   ...(override.expires && { expireTime: override.expires }),
 });
 

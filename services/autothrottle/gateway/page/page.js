@@ -136,7 +136,7 @@ function force() {
   for (const override of now.overrides.slice(0, MOST_OVERRIDES)) {
     const end = override.expires ? `until ${clock(override.expires)}` : override.autoremove ? "until no reassignment is left" : "without an end";
     items.push(
-      h("li", {}, h("span", {}, linked(`Set by an operator: ${scope(override.broker)} at `), h("b", {}, rate(override.rate)), ` ${end}.`), isAllowed && acts(h("button", { type: "button", "aria-label": `Remove the rate of ${scope(override.broker)}`, onclick: () => removeOverride(state, override) }, "Remove …"))),
+      h("li", {}, h("span", {}, linked(`Set by an operator: ${scope(override.broker)} at `), h("b", {}, rate(override.rate)), ` ${end}.${override.effect && override.effect !== "acts now" ? ` ${override.effect[0].toUpperCase()}${override.effect.slice(1)}.` : ""}`), isAllowed && acts(h("button", { type: "button", "aria-label": `Remove the rate of ${scope(override.broker)}`, onclick: () => removeOverride(state, override) }, "Remove …"))),
     );
   }
   const more = now.overrides.length - MOST_OVERRIDES;

@@ -110,7 +110,7 @@ def test_a_submission_carries_a_fixed_rate_that_ends_with_it(services: InProcess
     )
     override = services.overrides.read_overrides().cluster
     assert override is not None and (override.rate, override.autoremove) == (mb(120), True)
-    rate = {"follower.replication.throttled.rate": str(mb(120))}
+    rate = {"follower.replication.throttled.rate": str(mb(100))}  # the capacity of the link
     eventually(lambda: rate.items() <= services.cluster.configs[ConfigResource.broker(1003)].items(), SLACK)
     assert submit(stub, throttle_bytes_per_second=mb(120)).already_in_progress == 2
     services.cluster.finish("t1")

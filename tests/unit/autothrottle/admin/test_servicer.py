@@ -263,12 +263,32 @@ def test_an_override_above_the_capacity_is_accepted_with_a_warning(
     assert list(admin(services).SetOverride(override(mb(100), broker_id), timeout=SLACK).warnings) == []
     answer = admin(services).SetOverride(override(mb(101), broker_id), timeout=SLACK)
     warning = (
-        f"the override of 101 MB/s is above the capacity of broker 1001, 100 MB/s{others}: it does not limit "
-        "replication there; check its unit, or give a rate below the capacity"
+        f"the override of 101 MB/s is above the capacity of broker 1001, 100 MB/s{others}: the capacity limits it "
+        "there; check its unit, or allow more with --beyond-capacity"
     )
     assert list(answer.warnings) == [warning]
     owner = "the cluster" if broker_id is None else "broker 1001"
     assert f"Override of {owner} set to 101000000 bytes/s: {warning}" in caplog.messages
+
+
+def test_an_armed_override_says_when_it_acts_in_every_answer(led: InProcessServices) -> None:
+    """A rate for the next move stayed armed without a word, and a move of another tool ran at ten times the link.
+
+    The answer of the command, the lists and the state now say what it waits for.
+    """
+    stub = admin(led)
+    armed = "armed: nothing moves now; acts when a reassignment of any tool or a catch-up begins"
+    message = override(mb(50), autoremove=True)
+    assert stub.SetOverride(message, timeout=SLACK).override.effect == f"{armed}, and ends with the last one"
+    assert stub.SetOverride(override(mb(50)), timeout=SLACK).override.effect == armed
+    listed = stub.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK).overrides
+    state = stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK).overrides
+    assert [one.effect for one in (*listed, *state)] == [armed, armed]
+    unknown = stub.SetOverride(override(mb(50), 1009), timeout=SLACK).override
+    assert unknown.effect == "acts in the next cycle, if broker 1009 is registered"
+    stub.Pause(admin_pb2.PauseRequest(mode=types_pb2.Pause.MODE_KEEP), timeout=SLACK)
+    paused = stub.GetOverride(admin_pb2.GetOverrideRequest(), timeout=SLACK).override
+    assert paused.effect == "waits: autothrottle is paused; acts after throttlectl resume"
 
 
 def test_an_override_is_stored_while_the_cluster_cannot_be_read(services: InProcessServices) -> None:

@@ -79,6 +79,9 @@ def test_post_sets_an_override(
     reply = front.ask("POST", target)
     assert (reply.status, reply.text) == (200, f"{prefix}throttle successfully set to {shown}")
     assert front.current() == INITIAL | {broker_id: current}
+    stored = front.overrides.read_overrides()
+    override = stored.cluster if broker_id is None else stored.brokers[broker_id]
+    assert override is not None and override.beyond_capacity  # as with the original
 
 
 def test_a_warning_goes_to_the_log_and_never_into_the_text(front: Front, caplog: pytest.LogCaptureFixture) -> None:

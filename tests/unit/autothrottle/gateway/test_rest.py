@@ -24,7 +24,14 @@ from autothrottle.messages import CODES
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.gateway.front import SLACK, Front
 
-OVERRIDE = {"brokerId": 1001, "rateBytesPerSecond": "50000000", "autoremove": False}
+OVERRIDE = {
+    "brokerId": 1001,
+    "rateBytesPerSecond": "50000000",
+    "autoremove": False,
+    "beyondCapacity": False,
+    "effect": "",
+}
+"""No planner leads here, so when it acts is unknown."""
 
 
 def test_routes_and_methods_of_the_admin_service_correspond() -> None:
@@ -102,7 +109,13 @@ def test_a_broker_override_is_set_read_listed_and_removed(front: Front) -> None:
 def test_the_cluster_override_is_set_and_removed(front: Front) -> None:
     reply = front.ask("PUT", "/v1/override", '{"rateBytesPerSecond":"7","autoremove":true}')
     etag = reply.headers["etag"].strip('"')
-    assert reply.json["override"] == {"rateBytesPerSecond": "7", "autoremove": True, "etag": etag}
+    assert reply.json["override"] == {
+        "rateBytesPerSecond": "7",
+        "autoremove": True,
+        "etag": etag,
+        "beyondCapacity": False,
+        "effect": "",
+    }
     assert front.current() == {None: (7, True)}
     assert front.ask("DELETE", "/v1/override").status == 200
     assert front.current() == {}

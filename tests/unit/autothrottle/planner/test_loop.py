@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -273,6 +274,20 @@ def test_a_cluster_override_applies_to_all_participants_and_a_broker_override_be
     bench.cycle("an override changed")
     bench.finish_ramps()
     assert bench.rates() == RATES
+
+
+def test_an_override_stays_limited_by_the_last_known_capacity_while_the_metrics_fail(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.overrides.set_override(None, StoredOverride(mb(400), autoremove=True))
+    bench.cycle()
+    bench.begin_reassignment()
+    bench.metrics.unavailable(True)
+    with caplog.at_level(logging.INFO):
+        bench.cycle(after=60)
+    assert bench.rates() == {(1001, "leader"): 100.0, (1003, "follower"): 100.0}
+    why = "override of 400.00MB/s, limited by the capacity of the link"
+    assert f"Replication throttle rate for broker 1001 [leader] ({why}): 100.00MB/s" in caplog.messages
 
 
 def test_a_broker_override_applies_without_reassignments_and_its_removal_cleans_up(bench: Bench) -> None:

@@ -183,16 +183,20 @@ def test_formatted_texts_are_those_that_kafka_expects() -> None:
     [
         (b"", None),
         (b"  \n", None),
-        (b"50", StoredOverride(50 * MB)),
-        (b"50\n", StoredOverride(50 * MB)),
-        (b"0", StoredOverride(0)),
-        (b"000000000000000000000000000005", StoredOverride(5 * MB)),
-        (b'{"rate":50,"autoremove":true}', StoredOverride(50 * MB, True)),
-        (b'{"rate":0,"autoremove":false}', StoredOverride(0)),
-        (b'{"rate":3,"autoremove":false,"rate_bytes_per_second":2000001}', StoredOverride(2_000_001)),
+        (b"50", StoredOverride(50 * MB, beyond_capacity=True)),
+        (b"50\n", StoredOverride(50 * MB, beyond_capacity=True)),
+        (b"0", StoredOverride(0, beyond_capacity=True)),
+        (b"000000000000000000000000000005", StoredOverride(5 * MB, beyond_capacity=True)),
+        (b'{"rate":50,"autoremove":true}', StoredOverride(50 * MB, True, beyond_capacity=True)),
+        (b'{"rate":0,"autoremove":false}', StoredOverride(0, beyond_capacity=True)),
+        (
+            b'{"rate":3,"autoremove":false,"rate_bytes_per_second":2000001}',
+            StoredOverride(2_000_001, beyond_capacity=True),
+        ),
     ],
 )
 def test_override_is_parsed_in_every_historical_format(text: bytes, expected: StoredOverride | None) -> None:
+    """The original and earlier versions know no limit by the capacity, so their overrides have none."""
     assert parse_override(text, 0) == expected
 
 

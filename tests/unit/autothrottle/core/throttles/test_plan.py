@@ -290,6 +290,26 @@ def test_override_is_exact_whatever_the_threshold_and_metrics(
     assert made[1, LEADER] == (100 * MB, reason)
 
 
+@pytest.mark.parametrize(
+    "overrides", [Overrides(StoredOverride(400 * MB)), Overrides(None, {1: StoredOverride(400 * MB)})]
+)
+def test_the_capacity_of_the_link_limits_an_override_in_both_roles(overrides: Overrides) -> None:
+    """An override of 400 MB/s, armed while nothing moved, let the next reassignment take a whole link of 40 MB/s."""
+    made = plan(MOVING, loads([1], capacity=40 * MB), LIMITS, overrides, capacities={(1, LEADER): 40 * MB})
+    (limited,) = (d for d in made.decisions if (d.broker_id, d.role) == (1, LEADER))
+    assert (limited.rate_bytes_per_second, limited.override_bytes_per_second) == (40 * MB, 400 * MB)
+    assert limited.reason.is_override
+    idle = plan(replace(MOVING, reassignments=()), loads([1], capacity=40 * MB), LIMITS, overrides)
+    assert {d.rate_bytes_per_second for d in idle.decisions} <= {40 * MB}
+
+
+def test_an_override_is_not_limited_beyond_capacity_or_by_an_unknown_link() -> None:
+    beyond = Overrides(StoredOverride(400 * MB, beyond_capacity=True))
+    for overrides, read in ((beyond, loads(capacity=40 * MB)), (Overrides(StoredOverride(400 * MB)), Loads())):
+        made = plan(MOVING, read, LIMITS, overrides)
+        assert {(d.rate_bytes_per_second, d.override_bytes_per_second) for d in made.decisions} == {(400 * MB, None)}
+
+
 # Overrides of brokers outside any reassignment
 
 

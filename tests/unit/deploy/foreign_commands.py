@@ -73,6 +73,9 @@ def check_kubectl(words: list[str], directory: Path) -> None:
     if words[1] == "apply":
         assert (ROOT / words[words.index("--filename") + 1]).is_file()
         return check_foreign(words, directory)
+    if words[1] == "annotate":
+        assert words[2] == "kafkatopic" and words[-1] in ("strimzi.io/managed=false", "strimzi.io/managed-")
+        return check_foreign(words, directory)
     assert words[1:4] == ["create", "secret", "generic"]
     given = {word.partition("=")[2].partition("=")[0] for word in words if word.startswith("--from-")}
     if given == {"keys"}:  # a file of variables

@@ -206,6 +206,57 @@ def test_named_throttlectl_commands_exist() -> None:
     assert named <= throttlectl_commands().keys()
 
 
+# --- Claims ---------------------------------------------------------------------------------------------------------
+
+PROTECTING = re.compile(r"tls-|-ca$|token|user-file|sasl|digest|-acl$|client-config|certificate-roles|ap[ip]-key")
+"""The options that encrypt a connection, or log in on it."""
+
+_ABSENCE = r"\b(?:without|has no|with no|no)\s+(?:a\s+)?(?:TLS|encryption|authentication|login)\b|\bunencrypted\b"
+SUBJECTS = {"ZooKeeper": "--zk-", "Kafka": "--kafka-client-config", "Prometheus": "--prometheus-"}
+"""Other system -> the beginning of the options that protect the connection to it."""
+
+
+def bare_claims(text: str) -> list[str]:
+    """The paragraphs that say that autothrottle's connection to a system has no TLS or login, without its options."""
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-|]|\d+\.) )", text)]
+    return [
+        paragraph
+        for paragraph in paragraphs
+        if re.search(_ABSENCE, paragraph) and "autothrottle" in paragraph
+        for system, options in SUBJECTS.items()
+        if re.search(rf"\bto {system}\b", paragraph) and options not in paragraph
+    ]
+
+
+def test_a_claim_without_the_options_that_end_it_is_noticed() -> None:
+    """SECURITY.md said that ZooKeeper is used without TLS and a login, long after both had options."""
+    claim = "autothrottle talks to ZooKeeper without TLS and\n  without a login."
+    assert len(bare_claims(f"- {claim}\n- Another sentence.")) == 1
+    assert bare_claims(f"By default, {claim} `--zk-tls-ca` turns it on.") == []
+    assert bare_claims("The original talks to ZooKeeper, and has no login.") == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_a_connection_without_protection_is_named_with_its_options(page: str) -> None:
+    assert bare_claims(PAGES[page]) == []
+
+
+def test_the_security_policy_names_each_option_that_protects_a_connection() -> None:
+    table = [line for line in PAGES["SECURITY.md"].splitlines() if line.startswith("| ")]
+    named = set(re.findall(r"`--([a-z-]+)`", "\n".join(table)))
+    protecting = {name for name in OPTIONS if PROTECTING.search(name)}
+    assert {"zk-tls-ca", "zk-sasl-file", "kafka-client-config", "prometheus-token-file"} <= protecting
+    assert protecting <= named <= OPTIONS.keys()
+
+
+def test_what_is_called_not_supported_has_no_option() -> None:
+    pages = "\n".join(path.read_text("utf-8") for path in DOCS)
+    claims = re.findall(r"([A-Z]\w+)\s+(?:is|are)\s+not\s+supported", pages)
+    assert claims
+    declared = " ".join(f"{option.name} {option.meaning} {option.range}" for option in OPTIONS.values()).lower()
+    assert [claim for claim in claims if claim.lower() in declared] == []
+
+
 # --- Commands -------------------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,7 @@ from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotL
 from autothrottle_client.model import MAX_AUDIT_RECORDS
 from autothrottle_client.quotas import UNLIMITED
 from autothrottle_client.replicas import parse_addresses
+from autothrottle_client.suggestions import option_fix, suggestion
 from autothrottle_client.tables import printable
 from autothrottle_client.texts import parse_expiry, parse_rate, parse_ratio, parse_span, split_patterns
 from autothrottle_client.tls import Tls
@@ -343,19 +344,44 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments of a command here, where its options are known, with its usage."""
+        args = list(sys.argv[1:] if args is None else args)
+        self._refuse_unknown_option(args)
         arguments, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return arguments, unknown
 
+    def _refuse_unknown_option(self, words: Sequence[str]) -> None:
+        """Report a mistyped option first: argparse takes its value for an argument, or misses others before it."""
+        remaining = iter(words)
+        for word in remaining:
+            option = self._option_string_actions.get(word)
+            if word == "--" or (self._subparsers and not word.startswith("-")):
+                return  # the options after a command are the command's
+            if option is not None and option.nargs is None:
+                next(remaining, None)  # its value
+            elif word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
+                self.error(f"unrecognized arguments: {word.partition('=')[0]}")
+
     def error(self, message: str) -> NoReturn:
         """Print the usage and a message, then exit."""
-        match = re.search(r"(?:invalid choice: '|unrecognized arguments: )(-*\w[\w-]*)", message)
-        wrong = match[1] if match else ""
-        names = [str(name) for action in self._actions for name in (*action.option_strings, *(action.choices or ()))]
-        names_of_kind = [name for name in names if name.startswith("-") == wrong.startswith("-") and name != wrong]
-        similar = [_RENAMED[wrong]] if wrong in _RENAMED else difflib.get_close_matches(wrong, names_of_kind, n=1)
-        super().error(message + (f"; did you mean {similar[0]}?" if similar else ""))
+        match = re.search(r"(argument COMMAND: )?(?:invalid choice: '|unrecognized arguments: )(-*\w[\w-]*)", message)
+        wrong = match[2] if match else ""
+        if message.endswith("required: COMMAND"):
+            self.print_help(sys.stderr)
+            self.exit(EXIT_USAGE, f"\n{self.prog}: error: give a command\n")
+        if match and match[1]:
+            super().error(f"unknown command {wrong!r}{suggestion('throttlectl', wrong)}")
+        if wrong in _RENAMED:
+            super().error(f"{message}; did you mean {_RENAMED[wrong]}?")
+        if wrong.startswith("--"):
+            options = [name.removeprefix("--") for name in self._option_string_actions if name.startswith("--")]
+            fix = option_fix(wrong.removeprefix("--"), options)
+        else:
+            choices = [str(choice) for action in self._actions for choice in action.choices or ()]
+            similar = difflib.get_close_matches(wrong, choices, n=1)
+            fix = f"did you mean {similar[0]}?" if similar and similar != [wrong] else ""
+        super().error(message + (f"; {fix}" if fix else ""))
 
 
 def _switch(parser: argparse._ActionsContainer, name: str, meaning: str) -> None:

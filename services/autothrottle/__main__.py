@@ -47,6 +47,7 @@ from autothrottle.runtime.shutdown import Shutdown, stop_on_signals
 from autothrottle.runtime.sources import nearest
 from autothrottle.runtime.tracing import configure_tracing
 from autothrottle.runtime.tuning import collect_rarely, give_way, take_back
+from autothrottle_client.suggestions import suggestion
 
 log = logging.getLogger("autothrottle")
 
@@ -154,11 +155,8 @@ def main(arguments: list[str]) -> int:
     if command == "state":
         return _state(arguments)
     if command not in COMMANDS:
-        near = nearest(command, COMMANDS)
-        hint = f"; did you mean `autothrottle {near}`?" if near else ""
-        print(
-            f"unknown command {command!r}{hint}" if command else "missing command", usage(), sep="\n\n", file=sys.stderr
-        )
+        problem = f"unknown command {command!r}{suggestion('autothrottle', command)}" if command else "missing command"
+        print(problem, usage(), sep="\n\n", file=sys.stderr)
         return EXIT_USAGE
     return _configured(command, arguments, {"check": _check, "uninstall": _uninstall}.get(command))
 
@@ -196,7 +194,11 @@ def _state(arguments: list[str]) -> int:
         options = [argument for argument in arguments[1:] if argument not in ("-undo", "--undo")]
         return _configured("state", options, partial(_secure_state, len(options) < len(arguments) - 1))
     if len(arguments) < 2 or arguments[0] not in ("export", "import") or arguments[1].startswith("-"):
-        print("state needs `export FILE`, `import FILE` or `secure` before its options", file=sys.stderr)
+        print(
+            "state needs `export FILE`, `import FILE` or `secure` before its options. `throttlectl state` shows the "
+            "leader, the rates and the overrides",
+            file=sys.stderr,
+        )
         return EXIT_USAGE
     return _configured("state", arguments[2:], partial(_copy_state, arguments[0], arguments[1]))
 

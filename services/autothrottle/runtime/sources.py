@@ -19,6 +19,7 @@ from typing import Any
 
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.option_kinds import ENVIRONMENT_PREFIX, Option
+from autothrottle_client.suggestions import option_fix
 
 
 class Rank(IntEnum):
@@ -194,7 +195,4 @@ def _toml_text(value: object) -> str:
 
 
 def _unknown(where: str, name: str, prefix: str, options: Mapping[str, Option[Any]] = OPTIONS) -> str:
-    near = nearest(name, options)
-    return (
-        f"{where} is unknown. Fix: {f'{SUGGESTION}{prefix}{near}?' if near else 'remove it; --help lists the options'}"
-    )
+    return f"{where} is unknown. Fix: {option_fix(name, options, prefix) or 'remove it; --help lists the options'}"

@@ -46,6 +46,7 @@ from autothrottle.topicmappr.capacity import (
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.commands import (
     Result,
+    check_plan_options,
     needs_cluster,
     needs_metrics,
     plan_decommission,
@@ -106,6 +107,7 @@ from autothrottle.topicmappr.tagging import (
     taggings,
 )
 from autothrottle_client.files import write_text
+from autothrottle_client.suggestions import suggestion
 
 EXIT_DRIFT = 3
 _MOST_TOPICS = 1000
@@ -164,7 +166,7 @@ def main(words: list[str]) -> int:
         print(_usage())
         return 0
     if command not in COMMAND_OPTIONS:
-        print(f"unknown command {command!r}\n\n{_usage()}", file=sys.stderr)
+        print(f"unknown command {command!r}{suggestion('topicmappr', command)}\n\n{_usage()}", file=sys.stderr)
         return EXIT_USAGE
     return _run(command, arguments)
 
@@ -200,6 +202,7 @@ def _run(command: str, arguments: Sequence[str]) -> int:
 
 
 def _rebuild(options: RebuildCommandOptions) -> int:
+    check_plan_options(options)
     cluster = None
     if needs_cluster(options) or options.cluster_file:
         cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
@@ -207,6 +210,7 @@ def _rebuild(options: RebuildCommandOptions) -> int:
 
 
 def _even_out(options: RebalanceCommandOptions | ScaleCommandOptions) -> int:
+    check_plan_options(options)
     cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
     return _finish(options, plan_rebalance(options, cluster))
 

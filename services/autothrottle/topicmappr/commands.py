@@ -78,6 +78,23 @@ def needs_cluster(options: PlanningOptions) -> bool:
     return not isinstance(options, RebuildCommandOptions) or options.use_meta or not options.map_string
 
 
+def check_plan_options(options: PlanningOptions) -> None:
+    """Check the options of a plan, which needs no cluster.
+
+    Raises:
+        Invalid: options are missing or contradict each other.
+    """
+    if isinstance(options, RebuildCommandOptions):
+        _check_rebuild(options)
+    elif not options.topics:
+        raise Invalid("no topic is given; give --topics, '.*' for all topics")
+    if not options.brokers:
+        raise Invalid("no broker is given; give --brokers, -1 for all brokers of the map")
+    repeated = [id for id, count in Counter(options.brokers).items() if count > 1]
+    if repeated:
+        raise Invalid(f"--brokers names {repeated[0]} twice; name every broker once")
+
+
 def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | None) -> Result:
     """Return the result of `rebuild`; cluster None: the map and the brokers of the options are all that is known.
 
@@ -85,7 +102,6 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
         Invalid: options are missing or contradict each other.
         Missing: no topic matches.
     """
-    _check_rebuild(options)
     partitions = _partitions(options, cluster)
     selection = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
     evacuation = leadership_evacuation(
@@ -194,18 +210,12 @@ def _check_rebuild(options: RebuildCommandOptions) -> None:
 
 
 def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> PartitionMap:
-    if not options.brokers:
-        raise Invalid("no broker is given; give --brokers, -1 for all brokers of the map")
-    repeated = [id for id, count in Counter(options.brokers).items() if count > 1]
-    if repeated:
-        raise Invalid(f"--brokers names {repeated[0]} twice; name every broker once")
+    check_plan_options(options)
     partitions = cluster.partitions if cluster else ()
     if isinstance(options, RebuildCommandOptions) and options.map_string:
         sizes = {partition.key: partition.size for partition in partitions}
         targets = parse_reassignment(options.map_string)
         return ordered(PartitionReplicas(*row, replicas, sizes.get(row)) for row, replicas in targets.items())
-    if not options.topics:
-        raise Invalid("no topic is given; give --topics, '.*' for all topics")
     topics = {partition.topic for partition in partitions}
     names = frozenset(matching_topics(topics, options.topics, options.topics_exclude, compile_pattern))
     if not names:

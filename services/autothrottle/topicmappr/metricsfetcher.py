@@ -12,11 +12,12 @@ from autothrottle import __version__
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.services import StorageMetrics
-from autothrottle.runtime.command_line import command_help, described, program
+from autothrottle.runtime.command_line import EXIT_USAGE, command_help, described, program
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions, FetchSource, fetcher_defaults
 from autothrottle.topicmappr.sources import append_history, fetch_metrics, stored_metrics, write_metrics
+from autothrottle_client.suggestions import suggestion
 
 WAYS_TO_START = """\
 nothing says where the metrics come from. Fix: start it in one of these ways
@@ -36,6 +37,9 @@ _ABSENT_SHARE = 0.1
 @program
 def main(arguments: list[str]) -> int:
     """Fetch a sample and store it; return the exit status."""
+    if arguments and (meant := suggestion("metricsfetcher", arguments[0])):
+        print(f"metricsfetcher has no command {arguments[0]!r}{meant}", file=sys.stderr)
+        return EXIT_USAGE
     options, warnings, _ = parse_command(
         FetcherOptions, arguments, os.environ, FETCHER_PREFIX, defaults=fetcher_defaults
     )

@@ -380,3 +380,19 @@ def test_a_pattern_with_a_comma_excludes_its_topics_and_one_without_a_match_is_r
     assert main([*arguments, "--topics-exclude", "tmp.*", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert (value["move_ratio"], value["notes"]) == (0.5, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["rebuild"], "must specify either --topics or --map-string"),
+        (["rebalance", "--brokers=-1"], "no topic is given"),
+        (["scale", "--topics=t"], "no broker is given"),
+    ],
+)
+def test_a_missing_option_is_named_before_a_cluster_is_read(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`topicmappr rebuild` without options said that Kafka is unreachable."""
+    assert main([*words, "--bootstrap-servers=127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith(problem)

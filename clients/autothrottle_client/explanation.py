@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.records import Basis, Cycle, Decision, PauseMode, Reason, Throttle
+from autothrottle.core.texts import capitalized
 from autothrottle_client.model import ClusterState
 from autothrottle_client.overview import (
     client_load,
@@ -49,6 +50,9 @@ def _lines(state: ClusterState, broker_id: int) -> Iterator[str]:
         yield "No cycle has run yet, so nothing is decided."
     elif cycle.error:
         yield f"The last cycle failed, and the throttles stay as they are: {cycle.error}."
+    for finding in cycle.findings if cycle else ():
+        if finding.startswith(f"broker {broker_id} "):
+            yield f"{capitalized(finding)}."
     decisions = [decision for decision in cycle.decisions if decision.broker_id == broker_id] if cycle else []
     throttled = {throttle_broker_id for throttle_broker_id, _ in state.current_throttles}
     if cycle is not None and not decisions and not cycle.error and broker_id not in throttled:

@@ -20,9 +20,10 @@ from autothrottle.core.records import (
     Throttle,
     override_effect,
 )
+from autothrottle.core.texts import capitalized
 from autothrottle_client.model import ClusterState, Override
 from autothrottle_client.reassignments import ReassignmentPath, Reassignments
-from autothrottle_client.tables import catch_up_words
+from autothrottle_client.tables import catch_up_words, no_end_words
 from autothrottle_client.texts import about_rate, duration, format_size
 
 LinkSideKey = tuple[int, ReplicaRole]
@@ -175,6 +176,8 @@ class Overview:
     eta_high: datetime | None
     eta_is_static: bool
     """Whether the ETA is computed from the throttles, since no rate is measured yet."""
+    down_brokers: tuple[int, ...]
+    """Destinations that are down, so that the reassignments have no end."""
     limited_by: str
     """The link side that determines the end, as one sentence; empty: unknown."""
     pause: PauseOverview | None
@@ -200,6 +203,7 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
     cycle, paths = state.last_cycle, reassignments.paths
     is_moving = bool(reassignments.topics or state.catch_ups)
     eta = reassignments if reassignments.eta is not None else cycle if is_moving else None
+    down_brokers = cycle.down_brokers if cycle and is_moving else ()
     return Overview(
         cluster=state.cluster_name,
         at=now,
@@ -210,7 +214,8 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
         eta_low=eta.eta_low if eta else None,
         eta_high=eta.eta_high if eta else None,
         eta_is_static=isinstance(eta, Cycle) and eta.eta_is_static,
-        limited_by=_limited_by(state.current_throttles, paths, now),
+        down_brokers=down_brokers,
+        limited_by=capitalized(no_end_words(down_brokers)) or _limited_by(state.current_throttles, paths, now),
         pause=_pause(state.pause),
         overrides=tuple(_override(override, state) for override in state.overrides),
         warnings=(*state.warnings, *failure_sentences(state.failures)),
@@ -221,7 +226,14 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
         ),
         sides=_sides(state, paths),
         flows=tuple(
-            FlowOverview(p.leader, p.follower, p.partitions, p.bytes_left, p.copied_bytes_per_second) for p in paths
+            FlowOverview(
+                p.leader,
+                p.follower,
+                p.partitions,
+                p.bytes_left,
+                0 if p.follower in down_brokers else p.copied_bytes_per_second,
+            )
+            for p in paths
         ),
     )
 
@@ -282,7 +294,12 @@ def failure_sentences(failures: Mapping[int, int]) -> tuple[str, ...]:
 
 
 def _bytes_left(cycle: Cycle | None, reassignments: Reassignments) -> int | None:
-    """Return the sum over the paths, or else the topics, or else as the last cycle knows it."""
+    """Return the sum over the paths, or else the topics, or else as the last cycle knows it.
+
+    Only the last cycle knows what is left to brokers that are down.
+    """
+    if cycle is not None and cycle.down_brokers and cycle.bytes_left is not None:
+        return cycle.bytes_left
     for parts in (reassignments.paths, reassignments.topics):
         sizes = [part.bytes_left for part in parts if part.bytes_left is not None]
         if sizes:

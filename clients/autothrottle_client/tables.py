@@ -24,6 +24,7 @@ from autothrottle.core.records import (
     Submission,
     Throttle,
 )
+from autothrottle.core.texts import excerpt
 from autothrottle_client.cancellation import NOTHING_MOVES, format_numbers
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
@@ -357,11 +358,25 @@ def _bytes_left(cycle: Cycle) -> list[tuple[str, str]]:
 
 def _eta(cycle: Cycle) -> str:
     """Return the ETA with its interval, or with a note that it is computed from the throttles."""
+    if cycle.down_brokers:
+        return f", {no_end_words(cycle.down_brokers)}"
     if cycle.eta is None:
         return ""
     if cycle.eta_is_static:
         return f", done about {time_words(cycle.eta)} at these throttles"
     return f", done about {eta_interval(cycle.eta, cycle.eta_low, cycle.eta_high)}"
+
+
+def no_end_words(down_brokers: Sequence[int]) -> str:
+    """Return that reassignments do not end while their destinations are down; "": none is down.
+
+    >>> no_end_words((1004,)), no_end_words((1004, 1005))
+    ('no end while broker 1004 is down', 'no end while brokers 1004, 1005 are down')
+    """
+    if not down_brokers:
+        return ""
+    ids = excerpt(down_brokers, 5)
+    return f"no end while brokers {ids} are down" if len(down_brokers) > 1 else f"no end while broker {ids} is down"
 
 
 def eta_interval(eta: datetime, low: datetime | None, high: datetime | None) -> str:

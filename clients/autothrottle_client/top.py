@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from autothrottle_client.errors import AutothrottleError, Invalid
 from autothrottle_client.overview import LinkSideOverview, Overview, rate_words
-from autothrottle_client.tables import aligned, eta_interval, override_scope, printable, rows_table, time_words
+from autothrottle_client.tables import (
+    aligned,
+    eta_interval,
+    no_end_words,
+    override_scope,
+    printable,
+    rows_table,
+    time_words,
+)
 from autothrottle_client.texts import duration, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -80,6 +88,8 @@ def age_words(now: datetime, time: datetime) -> str:
 def _left(current: Overview) -> str:
     if current.bytes_left is None:
         return "unknown" if current.topics or current.catch_ups else "nothing is in reassignment"
+    if current.down_brokers:
+        return f"{format_size(current.bytes_left)}, {no_end_words(current.down_brokers)}"
     if current.eta is None:
         return format_size(current.bytes_left)
     end = (

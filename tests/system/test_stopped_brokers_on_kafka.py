@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -138,6 +138,21 @@ def assert_throttled(growth: Growth, rate: float) -> None:
     assert seconds_ahead <= MAX_AHEAD_SECONDS
 
 
+def last_cycle(admin: admin_pb2_grpc.AdminServiceStub) -> types_pb2.Cycle:
+    return admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=60).last_cycle
+
+
+def assert_named_first(admin: admin_pb2_grpc.AdminServiceStub) -> None:
+    """Assert that the state calls the destination of a move dead, in its first finding."""
+    eventually(lambda: last_cycle(admin).down_brokers == [BACK], 60)
+    cycle = last_cycle(admin)
+    print("\n" + cycle.findings[0])
+    assert cycle.findings[0].startswith(f"broker {BACK} is down since ")
+    assert "1 partition (waiting-0) waits for it" in cycle.findings[0]
+    assert f"`throttlectl cancel --broker {BACK}`" in cycle.findings[0]
+    assert 0 < cycle.bytes_left <= 2.1 * PIECE and not cycle.HasField("eta")
+
+
 @pytest.mark.timeout(600)
 def test_override_of_a_stopped_broker_is_in_force_from_its_start(
     cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
@@ -145,9 +160,16 @@ def test_override_of_a_stopped_broker_is_in_force_from_its_start(
     """On Kafka 4 the override was refused until the broker ran, so the broker first caught up without a throttle."""
     topic, rate = "overridden", 6 * MB
     cluster.create_topic(topic, ASSIGNMENT, {"min.insync.replicas": "1"})
+    cluster.create_topic("waiting", {0: [1]})
+    fill(cluster, "waiting", 2 * PIECE)
     before = cluster.stored_configs()
+    submit(admin, {("waiting", 0): [BACK]})
     cluster.stop_broker(BACK)
     try:
+        assert_named_first(admin)
+        cancel = admin_pb2.CancelReassignmentRequest(partitions=[types_pb2.TopicPartition(topic="waiting")])
+        assert admin.CancelReassignment(cancel, timeout=60).cancelled == 1
+        eventually(lambda: not last_cycle(admin).findings, 60)
         fill(cluster, topic, PIECE)
         request = admin_pb2.SetOverrideRequest(override=admin_pb2.Override(broker_id=BACK, rate_bytes_per_second=rate))
         # The warning is left out if the brokers are too busy to answer within a second.

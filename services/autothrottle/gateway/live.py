@@ -376,6 +376,7 @@ _NOW_FIELDS = {
     "etaLow": "eta_low",
     "etaHigh": "eta_high",
     "etaIsStatic": "eta_is_static",
+    "downBrokers": "down_brokers",
     "limitedBy": "limited_by",
     "pause": "pause",
     "overrides": "overrides",
@@ -388,7 +389,7 @@ _EMPTY_NOW: Mapping[str, Any] = {
     "cluster": "",
     "etaIsStatic": False,
     "limitedBy": "",
-    **dict.fromkeys(("overrides", "warnings", "catchUps", "topics"), ()),
+    **dict.fromkeys(("downBrokers", "overrides", "warnings", "catchUps", "topics"), ()),
 }
 """Fields of the event `now` before the first reading, unless they are null."""
 

@@ -47,7 +47,7 @@ from autothrottle.core.records import (
     Submission,
     Throttle,
 )
-from autothrottle.core.texts import capitalized
+from autothrottle.core.texts import capitalized, excerpt
 from autothrottle.core.throttles.changes import Applied, Change, RampState
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.core.throttles.plan import Plan
@@ -252,6 +252,8 @@ def _of_results(
         would = tuple(would_lines(decision.plan, decision.would, settings.limits))
     findings = _findings(reported, opening.findings, decision, settled)
     shown = (*findings, *(f"{o.resource}: not written: {o.reason}" for o in settled.refused))
+    if large_fetches := decision.state.term.throttles.guards.large_fetches:
+        shown = (*shown, large_fetches)  # once in the log of a reassignment; `check` names it at any time
     foreign = shown_foreign(decision.foreign) if decision.foreign else ()
     texts = (
         *((done_line(done),) if done else ()),
@@ -293,7 +295,6 @@ def _findings(
         *default_lines(reported.defaults, defaults),
         *default_in_force_lines(defaults, decision.changes, settled.outcomes),
         *guards.stalled.values(),
-        *([guards.large_fetches] if guards.large_fetches else []),
     )
 
 
@@ -316,6 +317,9 @@ def _events(
     rising: Mapping[LinkSide, Throttle],
 ) -> Iterator[Event]:
     yield from change_events(decision.plan, decision.view.to_throttle, settled.applied, done, rising)
+    watch = decision.state.term.outages
+    if outages := [text for text in watch.findings if text not in reported.findings]:
+        yield Event("Reassignment waits for a broker that is down", "\n".join(outages))
     if decision.stalled:
         yield Event("Reassignment stalled", "\n".join(decision.stalled))
     ineffective = [
@@ -381,6 +385,7 @@ def _record(
         eta_high=remainder.eta_high if remainder else None,
         eta_is_static=remainder.eta_is_static if remainder else False,
         throttles=throttles or (),
+        down_brokers=remainder.down if remainder else (),
         throttles_are_known=throttles is not None,
     )
 
@@ -427,6 +432,9 @@ _FINDINGS_SHOWN = 1_000
 """Maximum number of findings, and of reasons of refused changes, in the record of a cycle."""
 
 _CUT = "the log has the reason"
+
+_DOWN_SHOWN = 5
+"""Maximum number of brokers in the sentence of a cycle."""
 
 _TOPICS_SHOWN = 20
 """Maximum number of topics in a finding."""
@@ -690,6 +698,11 @@ def progress_words(remainder: Remainder) -> str:
     >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon, eta_is_static=True))
     '41.20 GB, about 12 min at these throttles'
     """
+    if remainder.down:
+        least = "at least " if remainder.unknown_flows else ""
+        down = excerpt(remainder.down, _DOWN_SHOWN)
+        down = f"brokers {down} are" if len(remainder.down) > 1 else f"broker {down} is"
+        return f"{least}{gigabytes(remainder.bytes_left)}, no end while {down} down"
     if remainder.unknown_flows:
         return f"at least {gigabytes(remainder.bytes_left)} ({remainder.unknown_flows} flows unknown)"
     return gigabytes(remainder.bytes_left) + (

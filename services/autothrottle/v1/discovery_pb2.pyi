@@ -645,6 +645,26 @@ class Progress(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LastBytesLeftEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     READ_TIME_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
     LEADERS_FIELD_NUMBER: _builtins.int
@@ -674,6 +694,7 @@ class Progress(_message.Message):
     GROWTH_RECENT_AGES_US_FIELD_NUMBER: _builtins.int
     GROWTH_RECENT_LED_BEFORE_FIELD_NUMBER: _builtins.int
     GROWTH_RECENT_RECEIVED_BEFORE_FIELD_NUMBER: _builtins.int
+    LAST_BYTES_LEFT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def read_time(self) -> _timestamp_pb2.Timestamp:
         """When the read was complete. Absent: no read yet. Only in the first chunk."""
@@ -794,6 +815,10 @@ class Progress(_message.Message):
     def growth_recent_received_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """`growth_received` minus the earlier count, in bytes."""
 
+    @_builtins.property
+    def last_bytes_left(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """Follower -> bytes left to copy to it over its unknown flows, when they were last known. Only in the first chunk."""
+
     def __init__(
         self,
         *,
@@ -826,10 +851,11 @@ class Progress(_message.Message):
         growth_recent_ages_us: _abc.Iterable[_builtins.int] | None = ...,
         growth_recent_led_before: _abc.Iterable[_builtins.int] | None = ...,
         growth_recent_received_before: _abc.Iterable[_builtins.int] | None = ...,
+        last_bytes_left: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "read_time", b"read_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_copied", b"bytes_copied", "bytes_left", b"bytes_left", "bytes_produced", b"bytes_produced", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "followers", b"followers", "growth_brokers", b"growth_brokers", "growth_led", b"growth_led", "growth_received", b"growth_received", "growth_recent_ages_us", b"growth_recent_ages_us", "growth_recent_counts", b"growth_recent_counts", "growth_recent_led_before", b"growth_recent_led_before", "growth_recent_received_before", b"growth_recent_received_before", "growth_since_us", b"growth_since_us", "growth_times_us", b"growth_times_us", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_copied", b"topic_bytes_copied", "topic_bytes_left", b"topic_bytes_left", "topic_eta_highs_us", b"topic_eta_highs_us", "topic_eta_lows_us", b"topic_eta_lows_us", "topic_etas_us", b"topic_etas_us", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_copied", b"bytes_copied", "bytes_left", b"bytes_left", "bytes_produced", b"bytes_produced", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "followers", b"followers", "growth_brokers", b"growth_brokers", "growth_led", b"growth_led", "growth_received", b"growth_received", "growth_recent_ages_us", b"growth_recent_ages_us", "growth_recent_counts", b"growth_recent_counts", "growth_recent_led_before", b"growth_recent_led_before", "growth_recent_received_before", b"growth_recent_received_before", "growth_since_us", b"growth_since_us", "growth_times_us", b"growth_times_us", "last_bytes_left", b"last_bytes_left", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_copied", b"topic_bytes_copied", "topic_bytes_left", b"topic_bytes_left", "topic_eta_highs_us", b"topic_eta_highs_us", "topic_eta_lows_us", b"topic_eta_lows_us", "topic_etas_us", b"topic_etas_us", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -655,6 +655,7 @@ class Cycle(_message.Message):
     ETA_IS_STATIC_FIELD_NUMBER: _builtins.int
     THROTTLES_FIELD_NUMBER: _builtins.int
     THROTTLES_ARE_KNOWN_FIELD_NUMBER: _builtins.int
+    DOWN_BROKERS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The fence of the term that ran it."""
     number: _builtins.int
@@ -725,6 +726,12 @@ class Cycle(_message.Message):
     def throttles(self) -> _containers.RepeatedCompositeFieldContainer[Global___Throttle]:
         """The throttles of all brokers in Kafka at the end of the cycle, also those of other parties, by broker and role."""
 
+    @_builtins.property
+    def down_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Destinations that are down, so that the reassignments have no end. `bytes_left` has their last known bytes, and the
+        first findings say what waits for them.
+        """
+
     def __init__(
         self,
         *,
@@ -749,10 +756,11 @@ class Cycle(_message.Message):
         eta_is_static: _builtins.bool = ...,
         throttles: _abc.Iterable[Global___Throttle] | None = ...,
         throttles_are_known: _builtins.bool = ...,
+        down_brokers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "pause", b"pause", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "eta_high", b"eta_high", "eta_is_static", b"eta_is_static", "eta_low", b"eta_low", "findings", b"findings", "foreign_throttles", b"foreign_throttles", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "throttles", b"throttles", "throttles_are_known", b"throttles_are_known", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "down_brokers", b"down_brokers", "end_time", b"end_time", "error", b"error", "eta", b"eta", "eta_high", b"eta_high", "eta_is_static", b"eta_is_static", "eta_low", b"eta_low", "findings", b"findings", "foreign_throttles", b"foreign_throttles", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "throttles", b"throttles", "throttles_are_known", b"throttles_are_known", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
     _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015

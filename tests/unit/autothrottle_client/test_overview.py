@@ -31,6 +31,8 @@ from autothrottle_client import (
 from autothrottle_client.explanation import explanation
 from autothrottle_client.overview import Overview, overview, reason_words
 from autothrottle_client.reassignments import ReassignmentPath
+from autothrottle_client.tables import state_text
+from autothrottle_client.top import overview_text
 from tests.builders import NOON, mb
 
 GB = 1_000_000_000
@@ -259,3 +261,17 @@ def test_no_number_breaks_the_overview(
     current = seen(given_state, Reassignments(paths=(ReassignmentPath(1001, 1006, 1, left, left),)))
     assert all(side.headroom is None or side.headroom >= 0 for side in current.sides)
     assert explanation(given_state, 1006)
+
+
+def test_a_destination_that_is_down_has_its_last_known_bytes_and_no_end() -> None:
+    """Bytes left, end, copy rate and the limit were "unknown", and nothing said why."""
+    finding = "broker 1006 is down since 2026-11-02T12:00:00Z: 3 partitions wait for it"
+    cycle = replace(CYCLE, bytes_left=4 * GB, down_brokers=(1006,), findings=(finding,))
+    paths = (ReassignmentPath(1001, 1006, 3, None, None),)
+    current = seen(state(cycle), replace(MOVING, eta=None, paths=paths))
+    assert (current.bytes_left, current.eta) == (4 * GB, None)
+    assert current.limited_by == "No end while broker 1006 is down"
+    assert [flow.rate for flow in current.flows] == [0]
+    assert f"B{finding[1:]}." in explanation(state(cycle), 1006)
+    assert "left        4.00 GB, no end while broker 1006 is down" in overview_text(current)
+    assert "bytes left  4.00 GB, no end while broker 1006 is down" in state_text(state(cycle))

@@ -236,6 +236,8 @@ class Progress:
     """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
     growth: Mapping[int, LogGrowth] = field(default_factory=dict)
     """Broker id -> growth of its logs, for brokers that take part or did recently; absent: not read."""
+    last_bytes_left: Mapping[int, int] = field(default_factory=dict)
+    """Follower -> bytes left of its unknown flows, when they were last known; absent: never, or none is unknown."""
 
     @cached_property
     def link_traffic(self) -> Mapping[LinkSide, LinkTraffic]:

@@ -17,6 +17,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.moves import MoveHistory
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.forecast.outages import OutageWatch
 from autothrottle.core.operators.sources import (
     NO_SCHEDULE,
     AdoptedSources,
@@ -236,6 +237,7 @@ class TermState:
     submissions: SubmissionState = SubmissionState()  # noqa: RUF009 (frozen)
     quotas: QuotaControlState = QuotaControlState()
     ramp: RampState = RampState()  # noqa: RUF009 (frozen)
+    outages: OutageWatch = OutageWatch()  # noqa: RUF009 (frozen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,11 +97,13 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         ledger,
         lost,
     )
-    findings = (*operators.findings, *_findings(snapshot, lost))
+    outages = term.outages.observe(snapshot, observation.at)
+    findings = (*outages.findings, *operators.findings, *_findings(snapshot, lost))
     is_settling = moves.is_settling(observation.clock)
     settling = (WakeUp("the replicas of an ended reassignment", _SETTLING),) if is_settling else ()
     wake_ups = (*operators.wake_ups, *settling)
     inputs = replace(operators, findings=findings, wake_ups=wake_ups, answer=obstacle or refusal)
+    begun = replace(begun, term=replace(begun.term, outages=outages))
     decision = _decided(settings, begun, cycle, submissions, inputs)
     return replace(decision, ended_moves=ended_moves, clock_change=clock_change)
 
@@ -205,7 +207,7 @@ def _with_throttles(
         cycle.at,
         cycle.observation.scheduled,
         view=cycle.view,
-        remainder=remainder(cycle.view.copying),
+        remainder=state.term.outages.in_remainder(remainder(cycle.view.copying), cycle.view.copying),
         pause=cycle.sources.pause,
         overrides=cycle.overrides,
         loads=throttles.loads,

@@ -66,6 +66,8 @@ class Remainder:
     """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
     eta_is_static: bool = False
     """Whether `eta` is not measured yet, but computed as bytes left divided by the current throttles."""
+    down: tuple[int, ...] = ()
+    """Destinations that are down; `bytes_left` has their last known bytes, and there is no end without them."""
 
 
 def remainder(snapshot: Snapshot) -> Remainder | None:
@@ -100,7 +102,9 @@ def _end(topics: Collection[str], progress: Progress) -> Forecast:
 
 def with_static_eta(remainder: Remainder | None, snapshot: Snapshot, throttles: Iterable[Throttle]) -> Remainder | None:
     """Return the remainder with an ETA from the throttles in Kafka, if a new reassignment has no measured ETA yet."""
-    if remainder is None or remainder.eta is not None or remainder.unknown_flows or snapshot.progress is None:
+    if remainder is None or remainder.eta is not None or remainder.unknown_flows or remainder.down:
+        return remainder
+    if snapshot.progress is None:
         return remainder
     sides = {(throttle.broker_id, throttle.role): throttle for throttle in throttles}
     end = static_end(snapshot.progress, snapshot.running_flows, sides)
@@ -195,11 +199,21 @@ class ProgressHistory:
             flows={flow: count for flow, count in counts.items() if flow not in observation.unknown},
             topics=observation.topics(copied),
             at=now,
+            last_bytes_left=_last_bytes_left(counts, observation.unknown),
         )
         samples = (*_apart(r for r in self.samples if r.at is not None and r.at > now - WINDOW), progress)
         end = Forecast() if observation.unknown else forecast_all(samples)
         complete = replace(progress, topics=with_topics(samples, end), eta=end.eta, eta_low=end.low, eta_high=end.high)
         return ProgressHistory((*samples[:-1], complete), counts, copied, observation.copies)
+
+
+def _last_bytes_left(counts: Mapping[Flow, FlowProgress], unknown: Iterable[Flow]) -> dict[int, int]:
+    """Return follower -> bytes left of its unknown flows, as last known."""
+    last: dict[int, int] = {}
+    for flow in unknown:
+        if count := counts.get(flow):
+            last[flow.follower] = last.get(flow.follower, 0) + count.bytes_left
+    return last
 
 
 def _apart(samples: Iterable[Progress]) -> list[Progress]:

@@ -129,7 +129,9 @@ def _load_findings(cycle: CycleInput, without_load: Collection[int]) -> tuple[st
     if cycle.loads.error:
         return (cycle.loads.error,)
     loads = cycle.loads.loads
-    problems = {b: loads.problems.get(b, "unknown to the metrics source") for b in sorted(without_load)}
+    # Of a broker that is down, its outage is the only finding.
+    running = sorted(cycle.view.snapshot.brokers.intersection(without_load))
+    problems = {b: loads.problems.get(b, "unknown to the metrics source") for b in running}
     return (*loads.warnings, *(f"broker {broker_id}: {problem}" for broker_id, problem in problems.items()))
 
 

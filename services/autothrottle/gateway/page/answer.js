@@ -48,7 +48,8 @@ function whenDone(now) {
 
 function interval(now) {
   if (!now.eta && now.bytesLeft === 0) return "Kafka ends the reassignment";
-  if (!now.eta) return now.bytesLeft === null ? "log sizes are unknown; in ZooKeeper mode they need --bootstrap-servers" : "no rate is measured yet";
+  if (now.downBrokers?.length) return `not while ${brokers(now.downBrokers)} ${now.downBrokers.length > 1 ? "are" : "is"} down`;
+  if (!now.eta) return now.bytesLeft === null ? "log sizes are not known" : "no rate is measured yet";
   const at = clock(now.eta);
   if (now.etaIsStatic) return `at ${at}, forecast from the throttles`;
   if (!now.etaLow || !now.etaHigh || clock(now.etaLow) === clock(now.etaHigh)) return `at ${at}`;

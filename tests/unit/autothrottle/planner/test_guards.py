@@ -155,15 +155,19 @@ def test_a_fetch_size_above_the_quota_window_is_logged_once(bench: Bench, caplog
     assert len(lines) == 1 and "1 x 10000000000 bytes" in lines[0]
 
 
-def test_default_fetch_sizes_are_a_finding_from_the_start_of_a_reassignment(bench: Bench) -> None:
+def test_default_fetch_sizes_are_logged_at_the_start_of_a_reassignment_and_are_no_finding(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A finding about fetch sizes came before what mattered, also while nothing moved."""
     bench.cluster.settings = ClusterSettings({1003: FetchSettings()})
     bench.begin_reassignment()
     bench.cycle()
     eventually(lambda: bench.planner._reader.reading.complete_for is not None)
-    findings = bench.cycle("requested").findings
-    assert any("set replica.fetch.response.max.bytes=2097152" in finding for finding in findings)
+    assert bench.cycle("requested").findings == ()
     bench.set_load(1001, outbound=30)
-    assert set(findings) <= set(bench.cycle().findings), "it keeps its text, so that it is logged once"
+    assert bench.cycle().findings == ()
+    lines = [line for line in caplog.messages if "set replica.fetch.response.max.bytes=2097152" in line]
+    assert len(lines) == 1, "it keeps its text, so that it is logged once"
 
 
 def test_without_settings_kafkas_defaults_apply_and_that_is_logged_once(
@@ -332,3 +336,28 @@ def test_an_ineffective_deadline_is_logged_once_per_reason(caplog: pytest.LogCap
             "finish-by 2026-11-02T12:02:00Z has passed: rates follow the headroom",
         ]
         assert lines[-1] in record.findings
+
+
+def test_a_destination_that_is_down_is_the_first_finding_and_its_last_known_bytes_are_left(bench: Bench) -> None:
+    """State, top and page said "unknown" four times, and the first finding was about something else."""
+    bench.cluster.tell_progress(bench.now)
+    bench.begin_reassignment()
+    bench.cluster.grow(1001, "t1", 0, 3_000_000_000)
+    bench.cluster.grow(1003, "t1", 0, 1_000_000_000)
+    assert bench.cycle().bytes_left == 2_000_000_000
+    bench.cluster.brokers.discard(1003)
+    del bench.cluster.log_bytes[1003]
+    bench.metrics.lose(1003, "no series")
+    record = bench.cycle("broker 1003 went")
+    assert record.findings[0].startswith(
+        "broker 1003 is down since 2026-11-02T12:01:01Z: 1 partition (t1-0) waits for it to copy them, with 2.00 GB "
+        "left. Fix: start broker 1003"
+    )
+    assert not any("no series" in finding for finding in record.findings), "the outage explains it"
+    assert (record.bytes_left, record.eta, record.down_brokers) == (2_000_000_000, None, (1003,))
+    assert record.sentence.startswith("1 topics in reassignment, left: 2.00 GB, no end while broker 1003 is down; ")
+    bench.cluster.brokers.add(1003)
+    bench.cluster.grow(1003, "t1", 0, 1_000_000_000)
+    assert bench.cycle("broker 1003 came").findings == ()
+    events = [event for event in bench.posted() if "is down" in event.title]
+    assert [event.title for event in events] == ["Reassignment waits for a broker that is down"]

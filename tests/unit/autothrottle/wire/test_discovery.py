@@ -249,6 +249,7 @@ ONE = Progress(
     growth={
         1001: LogGrowth(9, 20, NOON, NOON - timedelta(minutes=3), (GrowthMark(NOON - timedelta(seconds=2), 4, 5),))
     },
+    last_bytes_left={1006: 5_000_000_000},
 )
 
 

@@ -23,7 +23,7 @@ from autothrottle.core.records import (
 from autothrottle.core.texts import capitalized
 from autothrottle_client.model import ClusterState, Override
 from autothrottle_client.reassignments import ReassignmentPath, Reassignments
-from autothrottle_client.tables import catch_up_words, no_end_words
+from autothrottle_client.tables import catch_up_words, failing_brokers, no_end_words
 from autothrottle_client.texts import about_rate, duration, format_size
 
 LinkSideKey = tuple[int, ReplicaRole]
@@ -285,11 +285,10 @@ def override_effect_in(state: ClusterState, override: Override) -> str:
 
 
 def failure_sentences(failures: Mapping[int, int]) -> tuple[str, ...]:
-    """Return one sentence for each broker whose load is not measured."""
+    """Return one sentence for the brokers whose loads have not been measured in the same number of cycles."""
     return tuple(
-        f"Broker {broker_id} has no usable metrics, {count} {'cycle' if count == 1 else 'cycles'} in a row"
-        for broker_id, count in sorted(failures.items())
-        if count
+        f"{brokers} {'has' if is_one else 'have'} no usable metrics, {count} cycle{'s' * (count != 1)} in a row"
+        for brokers, is_one, count in failing_brokers(failures)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -24,7 +24,7 @@ from autothrottle.core.records import (
     Submission,
     Throttle,
 )
-from autothrottle.core.texts import excerpt
+from autothrottle.core.texts import excerpt, id_ranges
 from autothrottle_client.cancellation import NOTHING_MOVES, format_numbers
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
@@ -314,10 +314,24 @@ def catch_up_words(catch_up: CatchUp) -> str:
 
 def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
     return [
-        ("failing", f"broker {broker_id}: no usable metrics, {count} in a row")
-        for broker_id, count in sorted(failures.items())
-        if count
+        ("failing", f"{brokers[:1].lower()}{brokers[1:]}: no usable metrics, {count} in a row")
+        for brokers, _, count in failing_brokers(failures)
     ]
+
+
+def failing_brokers(failures: Mapping[int, int]) -> Iterator[tuple[str, bool, int]]:
+    """Yield (brokers in words, whether it is one, consecutive cycles without usable metrics), by the first broker.
+
+    >>> list(failing_brokers({7: 1, 8: 1, 9: 2}))
+    [('2 brokers [7-8]', False, 1), ('Broker 9', True, 2)]
+    """
+    ids_of_count: dict[int, list[int]] = {}
+    for broker_id, count in sorted(failures.items()):
+        if count:
+            ids_of_count.setdefault(count, []).append(broker_id)
+    for count, ids in ids_of_count.items():
+        is_one = len(ids) == 1
+        yield f"Broker {ids[0]}" if is_one else f"{len(ids)} brokers [{id_ranges(ids)}]", is_one, count
 
 
 def _members_table(members: Iterable[Member]) -> str:

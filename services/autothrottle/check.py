@@ -24,6 +24,7 @@ from autothrottle.core.inspection import (
     fetches_inspected,
     finding,
     loads_inspected,
+    one_line_per_cause,
     racks_inspected,
     registrations_inspected,
     snapshot_inspected,
@@ -217,8 +218,9 @@ def _fetches_judged(
 
 
 def findings_text(lines: Iterable[Finding], output: str) -> str:
-    """Return one line per finding and fact, or the same as JSON."""
-    levels = [("warn" if line.fix else "info", line) for line in lines]
+    """Return one line per cause, or a list of all findings and facts as JSON."""
+    shown = lines if output == "json" else one_line_per_cause(lines)
+    levels = [("warn" if line.fix else "info", line) for line in shown]
     if output == "json":
         return json.dumps([{"level": level, **asdict(line)} for level, line in levels], indent=2)
     return "\n".join(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,7 +19,7 @@ from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.policy.adaptive import OLD_SECONDS
 from autothrottle.core.policy.headroom import headroom
 from autothrottle.core.policy.interface import Limits, Policy
-from autothrottle.core.texts import excerpt
+from autothrottle.core.texts import excerpt, id_ranges, without_numbers
 from autothrottle.core.throttles.guards import large_responses
 from autothrottle.core.throttles.ownership import foreign_throttles
 from autothrottle.core.throttles.plan import plan
@@ -30,6 +30,11 @@ _DIRECTIONS = {ReplicaRole.LEADER: "outbound", ReplicaRole.FOLLOWER: "inbound"}
 _SUBJECT = re.compile(r"broker (\d+)(?: \[(?:leader|follower)\])?:? (?=\S)")
 _FIX = re.compile(r"[.;,]? Fix: |\. (?=If )")
 _TOPICS_SHOWN = 3
+_EXAMPLE = re.compile(", such as |(?<=although nothing moves): ")
+"""What follows differs between resources with the same finding."""
+_FACTS_SHOWN = 20
+"""Brokers or topics with facts of one kind that the text lists, one line each."""
+_RANGES_SHOWN, _NAMES_SHOWN = 10, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,66 @@ def finding(subject: str, sentence: str, otherwise: str = "see docs/runbook.md")
     return Finding(subject, parts[0].rstrip("."), fix)
 
 
+def one_line_per_cause(lines: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of several brokers or topics with one cause as one finding, at the place of the first.
+
+    Two findings have one cause if they differ only in numbers, in the name of their resource, and in what follows "such
+    as". The first one stands for all. Facts of brokers or topics are joined if they are equal. Of facts that differ,
+    the first 20 of a kind are kept.
+
+    >>> [line] = one_line_per_cause(Finding(f"broker {b}", f"has {b} GB", "buy more") for b in (7, 8, 9, 12))
+    >>> line.subject, line.value
+    ('each of 4 brokers [7-9 12], such as 7', 'has 7 GB')
+    """
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for line in lines:
+        groups.setdefault(_cause(line), []).append(line)
+    facts: Counter[tuple[str, ...]] = Counter()
+    shown: list[Finding] = []
+    for group in groups.values():
+        first = group[0]
+        if first.fix or not _is_of_many(first):
+            shown.append(_joined(group))
+            continue
+        kind = (first.subject.split()[0], without_numbers(first.value))
+        facts[kind] += 1
+        if facts[kind] <= _FACTS_SHOWN:
+            shown.append(_joined(group))
+    more = sum(max(0, count - _FACTS_SHOWN) for count in facts.values())
+    if more:
+        shown.append(Finding("brokers", f"{more} more facts that differ only in numbers; --output json has all"))
+    return shown
+
+
+def _is_of_many(line: Finding) -> bool:
+    return line.subject.startswith(("broker ", "topic "))
+
+
+def _cause(line: Finding) -> tuple[str, ...]:
+    if not _is_of_many(line):
+        return line.subject, line.value, line.fix
+    kind, _, name = line.subject.partition(" ")
+    if not line.fix:
+        return kind, line.value, ""
+    texts = (t.replace(re.escape(name), "#").replace(name, "#") for t in (_EXAMPLE.split(line.value)[0], line.fix))
+    return kind, *map(without_numbers, texts)
+
+
+def _joined(group: Sequence[Finding]) -> Finding:
+    """Return one finding for all resources of a group."""
+    first = group[0]
+    if len(group) == 1:
+        return first
+    kind, _, name = first.subject.partition(" ")
+    names = list(dict.fromkeys(line.subject.partition(" ")[2] for line in group))
+    ids = [int(number) for number in names if number.isdecimal()]
+    listed = id_ranges(ids, _RANGES_SHOWN) if len(ids) == len(names) else excerpt(names, _NAMES_SHOWN, " ")
+    differ = len({(line.value, line.fix) for line in group}) > 1
+    example = f", such as {name}" if differ and len(names) > 1 else ""
+    subject = f"each of {len(names)} {kind}s [{listed}]{example}" if len(names) > 1 else first.subject
+    return Finding(subject, first.value, first.fix)
+
+
 def loads_inspected(loads: Loads, registered: Collection[int], limits: Limits, now: datetime) -> Iterator[Finding]:
     """Yield what the metrics source reports of each broker: its load and age, capacity and devices, or what is missing.
 
@@ -90,24 +155,37 @@ def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
     rates = {role: load.of(role).rate for role in ReplicaRole}
     yield Finding(subject, f"load {_both(rates)}, measured until {age:.0f} s ago")
     yield Finding(subject, f"capacity {_both({role: load.capacity.of(role) for role in ReplicaRole})}{_origin(load)}")
-    # The original's formula, for a load without replication.
+    # The original's formula, for a load without replication. A floor above the capacity is no rate that a link carries.
     free = {
-        role: headroom(rate, 0, load.capacity.of(role), limits.max_ratio[role], limits.floor)
+        role: min(
+            headroom(rate, 0, load.capacity.of(role), limits.max_ratio[role], limits.floor), load.capacity.of(role)
+        )
         for role, rate in rates.items()
     }
     yield Finding(subject, f"if this is the load of clients, replication gets {_both(free)}")
     if age > OLD_SECONDS:
         fix = "let the metrics source deliver newer samples, or choose --metrics-source scrape"
         yield Finding(subject, f"the load was measured {age:.0f} s ago; the margins for clients grow with the age", fix)
-    for role, way in _DIRECTIONS.items():
-        capacity, rate = load.capacity.of(role), rates[role]
-        option = load.capacity.origin.split()[0] if load.capacity.origin.startswith("--") else "--broker-cap-map"
-        fix = f"correct the capacity with {option}, or name the devices of the link with --net-devices"
-        shown = f"capacity of {megabytes_per_second(capacity)}{_origin(load)}"
-        if rate > capacity:
-            yield Finding(subject, f"carries {megabytes_per_second(rate)} {way}, more than its {shown}", fix)
+    yield from _implausible_capacity(load, limits, rates)
+
+
+def _implausible_capacity(
+    load: BrokerLoad, limits: Limits, rates: Mapping[ReplicaRole, BytesPerSecond]
+) -> Iterator[Finding]:
+    """Yield capacities below the load or below the lowest throttle; both directions of a common one are one finding."""
+    subject, origin = f"broker {load.broker_id}", load.capacity.origin
+    option = origin.split()[0] if origin.startswith("--") else "--broker-cap-map"
+    fix = f"correct the capacity with {option}, or name the devices of the link with --net-devices"
+    roles_of_capacity: dict[BytesPerSecond, list[ReplicaRole]] = {}
+    for role in _DIRECTIONS:
+        roles_of_capacity.setdefault(load.capacity.of(role), []).append(role)
+    for capacity, roles in roles_of_capacity.items():
+        way = "" if len(roles) > 1 else f"{_DIRECTIONS[roles[0]]} "
+        shown = f"{way}capacity of {megabytes_per_second(capacity)}{_origin(load)}"
+        if above := [f"{megabytes_per_second(rates[r])} {_DIRECTIONS[r]}" for r in roles if rates[r] > capacity]:
+            yield Finding(subject, f"carries {' and '.join(above)}, more than its {shown}", fix)
         elif capacity < limits.min_rate:
-            value = f"its {way} {shown} is below --min-rate, {megabytes_per_second(limits.min_rate)}"
+            value = f"its {shown}{',' * bool(origin)} is below --min-rate, {megabytes_per_second(limits.min_rate)}"
             yield Finding(subject, value, f"{fix}, or lower --min-rate")
 
 
@@ -202,7 +280,7 @@ def fetches_inspected(
     copies = TopicReassignment("all", tuple(range(len(pairs))), leaders, isr, followers, removing)
     snapshot = Snapshot(1, frozenset(leaders), (copies,) if pairs else ())
     decided = plan(snapshot, loads, limits, policy=policy)
-    for response in sorted(large_responses(decided, snapshot, settings), key=lambda each: each.follower):
+    for response in large_responses(decided, snapshot, settings):  # the first one fits all
         answer = finding("fetch sizes", response.warning())
         yield Finding(answer.subject, f"if all its replicas were copied now, {answer.value}", answer.fix)
 
@@ -217,7 +295,9 @@ def snapshot_inspected(snapshot: Snapshot) -> Iterator[Finding]:
         shown = ", ".join(f"{key}={value[:60]}" for key, value in keys.items())
         fix = "remove it, or give --cleanup-foreign, which removes it after --cleanup-after intervals"
         yield Finding(
-            _resource(resource.path), f"a throttle of another party is set, although nothing moves: {shown}", fix
+            _resource(resource.path),
+            f"a throttle of another party is set, although nothing moves: {shown}",
+            fix,
         )
     for key, value in snapshot.default_throttles.items():
         fix = "remove it from the default broker config, unless it is intended"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 MAX_TEXT = 1_000
 """Characters of a text from outside that messages and logs show."""
@@ -36,6 +36,9 @@ def ip_address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
         return None
 
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
 def excerpt(items: Sequence[object], most: int, separator: str = ", ") -> str:
     """Return the first items of a list, and how many more there are.
 
@@ -44,6 +47,32 @@ def excerpt(items: Sequence[object], most: int, separator: str = ", ") -> str:
     """
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return separator.join(map(str, items[:most])) + more
+
+
+def without_numbers(text: str) -> str:
+    """Return a text with its numbers replaced, so that texts that differ only in these are equal.
+
+    >>> without_numbers("broker 1001 carries 12.5 MB/s")
+    'broker # carries # MB/s'
+    """
+    return _NUMBER.sub("#", text)
+
+
+def id_ranges(ids: Iterable[int], most: int = 10) -> str:
+    """Return the ids as ranges, at most this many, and how many more ids there are.
+
+    >>> id_ranges([1003, 1001, 1002, 1007]), id_ranges(range(1, 20, 2), 2)
+    ('1001-1003 1007', '1 3 and 8 more')
+    """
+    ranges: list[list[int]] = []
+    for number in sorted(set(ids)):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    shown = " ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
+    more = sum(map(len, ranges[most:]))
+    return f"{shown} and {more} more" if more else shown
 
 
 def first_line(error: BaseException) -> str:

@@ -368,7 +368,9 @@ class _Combinations:
         if all(name in self.given for name in names) and self.values.capacity != self.values.default_capacity:
             both = " and ".join(map(self._named, names))
             self.problems.append(f"{both} have the same meaning and different values. Fix: give one")
-        return {"default_capacity": self.values.capacity or self.values.default_capacity}
+        capacity = self.values.capacity
+        named = None if capacity is None else replace(capacity, origin="--capacity")
+        return {"default_capacity": named or self.values.default_capacity}
 
     def _check_metrics_source(self, settled: Configuration) -> None:
         source, policy = settled.metrics_source, settled.policy

@@ -275,3 +275,12 @@ def test_a_destination_that_is_down_has_its_last_known_bytes_and_no_end() -> Non
     assert f"B{finding[1:]}." in explanation(state(cycle), 1006)
     assert "left        4.00 GB, no end while broker 1006 is down" in overview_text(current)
     assert "bytes left  4.00 GB, no end while broker 1006 is down" in state_text(state(cycle))
+
+
+def test_many_brokers_without_metrics_are_one_warning() -> None:
+    failing = state(failures={**dict.fromkeys(range(1001, 1301), 4), 1400: 1})
+    assert seen(failing).warnings == (
+        "300 brokers [1001-1300] have no usable metrics, 4 cycles in a row",
+        "Broker 1400 has no usable metrics, 1 cycle in a row",
+    )
+    assert "failing     300 brokers [1001-1300]: no usable metrics, 4 in a row" in state_text(failing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.flows import Progress
@@ -11,6 +11,7 @@ from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleS
 from autothrottle.core.operators.sources import ScheduleWindow
 from autothrottle.core.policy.interface import Limits, PolicyObservation
 from autothrottle.core.records import PauseMode
+from autothrottle.core.texts import id_ranges, without_numbers
 from autothrottle.core.throttles import guards
 from autothrottle.core.throttles.changes import (
     Change,
@@ -131,8 +132,18 @@ def _load_findings(cycle: CycleInput, without_load: Collection[int]) -> tuple[st
     loads = cycle.loads.loads
     # Of a broker that is down, its outage is the only finding.
     running = sorted(cycle.view.snapshot.brokers.intersection(without_load))
-    problems = {b: loads.problems.get(b, "unknown to the metrics source") for b in running}
-    return (*loads.warnings, *(f"broker {broker_id}: {problem}" for broker_id, problem in problems.items()))
+    return (*loads.warnings, *_by_problem({b: loads.problems.get(b, "unknown to the metrics source") for b in running}))
+
+
+def _by_problem(problems: Mapping[int, str]) -> Iterator[str]:
+    """Yield a sentence for each problem, with its brokers. Numbers may differ: a faulty option concerns 1,000 hosts."""
+    brokers_of_problem: dict[str, list[int]] = {}
+    for broker_id, problem in problems.items():
+        brokers_of_problem.setdefault(without_numbers(problem), []).append(broker_id)
+    for broker_ids in brokers_of_problem.values():
+        first = f"broker {broker_ids[0]}: {problems[broker_ids[0]]}"
+        listed = f"{len(broker_ids)} brokers [{id_ranges(broker_ids)}] have no usable load"
+        yield first if len(broker_ids) == 1 else f"{listed}, such as {first}"
 
 
 def _paused(settings: PlannerSettings, cycle: CycleInput) -> ThrottleDecision:

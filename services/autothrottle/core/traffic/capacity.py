@@ -35,7 +35,7 @@ class CapacityLimits:
     """Instance type -> the capacity of every broker of that type. No name is special: settings such as a minimum have
     their own options."""
     default: Capacity | None = None
-    """Fallback capacity; None: not set."""
+    """Fallback capacity, with the option that gives it as its origin if it has another name; None: not set."""
 
 
 def capacity_of(broker_id: int, instance_type: str | None, tagged: Capacity | None, limits: CapacityLimits) -> Capacity:
@@ -55,7 +55,7 @@ def capacity_of(broker_id: int, instance_type: str | None, tagged: Capacity | No
         (limits.by_broker.get(broker_id), "--broker-cap-map"),
         (tagged, tagged.origin if tagged else ""),
         (by_type, f"--cap-map for {instance_type}"),
-        (limits.default, "--default-capacity"),
+        (limits.default, (limits.default and limits.default.origin) or "--default-capacity"),
     ):
         if capacity is not None:
             return replace(capacity, origin=origin)

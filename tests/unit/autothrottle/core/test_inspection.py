@@ -14,12 +14,14 @@ from autothrottle.core.inspection import (
     fetches_inspected,
     finding,
     loads_inspected,
+    one_line_per_cause,
     racks_inspected,
     registrations_inspected,
     snapshot_inspected,
 )
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
+from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads
 from tests import builders
 from tests.builders import limits, mb
@@ -170,3 +172,73 @@ def test_leftover_throttles_and_unreadable_parts_are_findings() -> None:
         ("topic t", "it is not JSON"),
         ("broker 2", f"a throttle of another party is set, although nothing moves: {LEADER_RATE}=5"),
     ]
+
+
+def small_link(broker_id: int) -> BrokerLoad:
+    capacity = Capacity(mb(8), mb(8), "--capacity")
+    return replace(builders.load(broker_id, mb(1), mb(1)), capacity=capacity)
+
+
+def test_a_floor_above_the_capacity_is_one_finding_per_broker_and_replication_gets_no_more_than_the_link() -> None:
+    """`check` told 10 MB/s of a link of 8 MB/s, and the same finding once for each direction."""
+    lines = inspected(measured(small_link(1)))
+    assert warnings(lines) == [
+        ("broker 1", "its capacity of 8.00 MB/s, from --capacity, is below --min-rate, 10.00 MB/s")
+    ]
+    assert Finding("broker 1", "if this is the load of clients, replication gets 8.00 MB/s") in lines
+
+
+def test_findings_of_300_brokers_with_one_cause_are_one_line() -> None:
+    """300 brokers with one wrong option had 600 lines of findings."""
+    ids = [*range(1001, 1300), 1400]
+    lines = one_line_per_cause(inspected(Loads({b: small_link(b) for b in ids})))
+    assert [(line.subject, line.value) for line in lines] == [
+        ("each of 300 brokers [1001-1299 1400]", value)
+        for value in (
+            "load 1.00 MB/s, measured until 7 s ago",
+            "capacity 8.00 MB/s, from --capacity",
+            "if this is the load of clients, replication gets 8.00 MB/s",
+            "its capacity of 8.00 MB/s, from --capacity, is below --min-rate, 10.00 MB/s",
+        )
+    ]
+
+
+def test_findings_that_differ_in_numbers_and_names_are_one_line_with_an_example() -> None:
+    lost = [
+        Finding(f"broker {b}", f"(http://kafka{b}:9100, rx) has no series s", "let the exporter report it")
+        for b in (1003, 1001)
+    ]
+    shared = [
+        Finding(f"topic {t}", f"1 of 2 partitions share a rack, such as partition 0 in {r}", f"rebuild '^{t}$'")
+        for t, r in (("orders", "a"), ("pay.ments", "b"))
+    ]
+    other = Finding("broker 1002", "has no rack", "set it")
+    assert one_line_per_cause([*lost, other, *shared]) == [
+        Finding("each of 2 brokers [1001 1003], such as 1003", lost[0].value, lost[0].fix),
+        other,
+        Finding("each of 2 topics [orders pay.ments], such as orders", shared[0].value, shared[0].fix),
+    ]
+
+
+def test_facts_that_differ_are_listed_for_twenty_brokers() -> None:
+    facts = [Finding(f"broker {b}", f"load {b} MB/s") for b in range(1, 31)]
+    assert one_line_per_cause(facts) == [
+        *facts[:20],
+        Finding("brokers", "10 more facts that differ only in numbers; --output json has all"),
+    ]
+
+
+def test_different_causes_stay_apart() -> None:
+    lines = [
+        Finding("broker 1", "is odd", "a"),
+        Finding("broker 2", "is odd", "b"),
+        Finding("broker 3", "is even", "a"),
+    ]
+    assert one_line_per_cause(lines) == lines
+
+
+def test_a_capacity_names_the_option_that_was_given() -> None:
+    """A capacity of `--capacity` was "from --default-capacity", which no one had given."""
+    given = CapacityLimits(default=Capacity(mb(8), mb(8), "--capacity"))
+    assert capacity_of(1, None, None, given).origin == "--capacity"
+    assert capacity_of(1, None, None, CapacityLimits(default=Capacity(mb(8), mb(8)))).origin == "--default-capacity"

@@ -361,3 +361,13 @@ def test_a_destination_that_is_down_is_the_first_finding_and_its_last_known_byte
     assert bench.cycle("broker 1003 came").findings == ()
     events = [event for event in bench.posted() if "is down" in event.title]
     assert [event.title for event in events] == ["Reassignment waits for a broker that is down"]
+
+
+def test_brokers_without_a_load_share_a_finding(bench: Bench) -> None:
+    bench.cluster.add_topic("t1", {0: (1001, 1002), 1: (1002, 1001)})
+    bench.cluster.submit_reassignment("t1", {0: (1001, 1003), 1: (1002, 1003)})
+    for broker_id in (1001, 1002, 1003):
+        bench.metrics.lose(broker_id, f"host-{broker_id} has no series s")
+    assert bench.cycle().findings == (
+        "3 brokers [1001-1003] have no usable load, such as broker 1001: host-1001 has no series s",
+    )

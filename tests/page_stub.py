@@ -383,10 +383,16 @@ class _Request(BaseHTTPRequestHandler):
             self.stub.change_now(pause=pause)
             return self.answer(200, {})
         if path == "/v1/reassignments":
-            rows = len(body["partitions"])
-            return self.answer(
-                200, {"submitted": rows, "alreadyInProgress": 0, "alreadyThere": 0, "refused": [], "warnings": []}
+            cut = [row for row in body["partitions"] if len(row["replicas"]) == 1]
+            refused = [] if body.get("allow_fewer_replicas") else cut
+            assert body.get("skip_refused") or not refused, "the page never submits what it has not asked about"
+            reason = (
+                f"{len(refused)} would have 1 replica instead of 2; to submit it nevertheless: --allow-fewer-replicas"
             )
+            left_out = {"reason": reason, "partitions": refused, "allowedBy": "allow_fewer_replicas"}
+            answer = {"alreadyInProgress": 0, "alreadyThere": 0, "refused": [], "warnings": []}
+            submitted = len(body["partitions"]) - len(refused)
+            return self.answer(200, {**answer, "submitted": submitted, "leftOut": [left_out] if refused else []})
         if path == "/v1/reassignments/estimate":
             side = {
                 "brokerId": 1006,

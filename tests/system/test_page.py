@@ -437,6 +437,31 @@ def test_a_move_of_any_tool_is_cancelled_after_its_effect_is_shown(tab: Tab) -> 
     tab.require_clean()
 
 
+def test_a_plan_that_cuts_replicas_is_submitted_only_after_a_choice(tab: Tab, tmp_path: Path) -> None:
+    """A plan from two replicas to one was submitted after a dry run that said nothing about it."""
+    rows = [
+        {"topic": "orders", "partition": n, "replicas": replicas} for n, replicas in enumerate(([1006], [1006, 1001]))
+    ]
+    (tmp_path / "plan.json").write_text(json.dumps({"version": 1, "partitions": rows}))
+    page = tab.open()
+    page.get_by_role("button", name="Submit a plan").click()
+    page.get_by_label("File").set_input_files(tmp_path / "plan.json")
+    page.get_by_role("button", name="Dry run").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".warning")).to_have_text("1 would have 1 replica instead of 2.")
+    expect(page.get_by_role("alert")).to_have_text("The plan is refused, and nothing is submitted.")
+    expect(dialog.get_by_role("button", name="Dry run")).to_be_visible()
+    dialog.get_by_label("Leave the refused partitions out").check()
+    expect(dialog.get_by_role("button", name="Submit 1 partition")).to_be_visible()
+    dialog.get_by_label("Leave the refused partitions out").uncheck()
+    dialog.get_by_label("Allow fewer replicas").check()
+    dialog.get_by_role("button", name="Submit 2 partitions").click()
+    expect(page.locator("#done")).to_contain_text("2 partitions submitted, with throttles.")
+    last = [body for _, path, body in tab.stub.requests if path == "/v1/reassignments"][-1]
+    assert last == {"partitions": rows, "allow_fewer_replicas": True}
+    tab.require_clean()
+
+
 def test_a_file_without_a_plan_is_refused_before_any_request(tab: Tab, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"partitions": "all"}')
     page = tab.open()

@@ -273,3 +273,60 @@ def test_cancelled_reassignment_leaves_no_config(backend: Backend, running: str,
         throttlectl(running, "cancel", str(plan), status=3)
     throttlectl(running, "remove")
     eventually(lambda: backend.cluster.stored_configs() == before, SECONDS)
+
+
+@pytest.mark.timeout(600)
+def test_plan_that_takes_something_away_is_refused_and_the_rest_submitted(
+    backend: Backend, running: str, tmp_path: Path
+) -> None:
+    """A plan from three replicas to one was submitted without a word, and every producer with acks=all failed."""
+    name, three = f"kept-{backend.name}", [1001, 1002, 1003]
+    targets = {0: [1001], 1: [1001, 1002, 1009], 2: [1002, 1001, DESTINATION]}
+
+    def file_of(*partitions: int) -> str:
+        rows = [{"topic": name, "partition": p, "replicas": targets[p]} for p in partitions]
+        path = tmp_path / f"{len(rows)}.json"
+        path.write_text(json.dumps({"version": 1, "partitions": rows}))
+        return str(path)
+
+    def replicas() -> dict[int, list[int]]:
+        return {p: list(state.replicas) for (_, p), state in backend.cluster.partitions([name]).items()}
+
+    backend.cluster.create_topic(name, dict.fromkeys(targets, three), {"min.insync.replicas": "2"})
+    try:
+        plan = file_of(0, 1, 2)
+        dead = (
+            f"broker 1009, a target replica of {name}-1, is unknown or down; the registered brokers are "
+            f"[1001, 1002, 1003, 1004, {DESTINATION}]; start the broker, or name another"
+        )
+        # Without the Admin API, the settings of topics are unknown.
+        effect = (
+            ", below min.insync.replicas=2, so that producers with acks=all fail" if backend.name != "znode" else ""
+        )
+        cut = f"{name}-0 would have 1 replica instead of 3{effect}; to submit it nevertheless: --allow-fewer-replicas"
+        for command in (["estimate", plan], ["reassign", plan, "--dry-run"], ["reassign", plan]):
+            assert throttlectl(running, *command, status=2)[1].splitlines() == [
+                "throttlectl: 2 partitions are refused:",
+                f"  {dead}",
+                f"  {cut}",
+                "  to leave refused partitions out and submit the 1 other partition: --skip-refused",
+            ]
+        assert replicas() == dict.fromkeys(targets, three)
+        output, left_out = throttlectl(running, "reassign", plan, "--skip-refused")
+        assert output.splitlines()[-1] == "1 partitions arrived"
+        assert f"left out: {dead}" in left_out and f"left out: {cut}" in left_out
+        assert replicas() == {0: three, 1: three, 2: targets[2]}
+        assert throttlectl(running, "reassign", file_of(0), status=1)[1] == f"throttlectl: {cut}\n"
+        throttlectl(running, "reassign", file_of(0), "--allow-fewer-replicas")
+        assert replicas()[0] == targets[0]
+        if backend.name == "admin-kraft":
+            backend.cluster.set_configs_as_a_user({"cordoned.log.dirs": "*"}, broker_id=DESTINATION)
+            targets[1] = [1002, 1001, DESTINATION]
+            cordoned = f"broker {DESTINATION}, a target replica of {name}-1, is cordoned"
+            refusal = f"throttlectl: {cordoned}; to submit it nevertheless: --allow-cordoned\n"
+            assert throttlectl(running, "reassign", file_of(1), status=1)[1] == refusal
+            throttlectl(running, "reassign", file_of(1), "--dry-run", "--allow-cordoned")
+    finally:
+        if backend.name == "admin-kraft":
+            backend.cluster.set_configs_as_a_user({"cordoned.log.dirs": None}, broker_id=DESTINATION)
+        backend.cluster.delete_topic(name)

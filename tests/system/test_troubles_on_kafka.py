@@ -125,6 +125,9 @@ def test_killed_broker_delays_no_other_and_gets_its_throttle_after_its_restart(
             )
             print(f"\nwith a broker down, the destination's rate followed the load after {followed.at - stepped:.1f} s")
             eventually(lambda: refused(services, "brokers/1002"), 60)
+            with admin_channel(services.addresses["admin"]) as channel, pytest.raises(grpc.RpcError) as caught:
+                submit(admin_pb2_grpc.AdminServiceStub(channel), {("clients-in-trouble", 1): [1001, 1002]})
+            assert "broker 1002, a target replica of clients-in-trouble-1, is unknown or down" in str(caught.value)
         finally:
             kraft_cluster.start_broker(1002, within_seconds=180)
         back = time.monotonic()

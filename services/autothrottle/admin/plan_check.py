@@ -11,10 +11,16 @@ from typing import TypeVar
 from autothrottle.core.cluster.configs import ClusterSettings
 from autothrottle.core.cluster.snapshot import SnapshotRequest
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
-from autothrottle.core.operators.plan_refusals import PlanCluster, refusal_error, refusals, without_refused
+from autothrottle.core.operators.plan_refusals import (
+    PlanCluster,
+    PlanRefusal,
+    refusal_error,
+    refusals,
+    without_refused,
+)
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.records import Allowances, LeftOut
+from autothrottle.core.records import Allowances
 from autothrottle.ports.kafka import FetchSettingsSource, SnapshotSource
 from autothrottle.ports.services import ClusterSource, StorageMetrics, StorageMetricsSource
 
@@ -32,10 +38,19 @@ class CheckedPlan:
     """The part of a plan that may be submitted."""
 
     targets: Targets
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[PlanRefusal, ...]
     """Why the other partitions are left out."""
     warnings: tuple[str, ...]
     """What could not be checked, one sentence each."""
+
+    def require_partitions(self) -> None:
+        """Refuse a plan of which nothing is left.
+
+        Raises:
+            Missing, Invalid, Conflict: all partitions are left out.
+        """
+        if not self.targets:
+            raise refusal_error(self.left_out, others=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +113,7 @@ class PlanCheck:
         )
         refused = refusals(cluster, judged, allowances)
         accepted = without_refused(targets, refused)
-        if refused and (not allowances.skip_refused or not accepted):
+        if refused and not allowances.skip_refused:
             raise refusal_error(refused, len(accepted))
         return CheckedPlan(accepted, refused, tuple(warnings))
 

@@ -189,6 +189,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         recorded = nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who)
         with recorded:
             plan = self._plan_check.check(requested, allowances, time_left(context))
+            if request.validate_only and not plan.targets:
+                nothing = Submission(0, warnings=plan.warnings, left_out=plan.left_out)
+                return SAME_NAMES.to_message(admin_pb2.SubmitReassignmentResponse, nothing)
+            plan.require_partitions()
             with _leader_required(), self._fixed_rate(rate, request.validate_only, who) as accepted:
                 submitted = self._planner.submit_reassignment(plan.targets, request.validate_only, time_left(context))
                 accepted.extend([submitted] if submitted.submitted or submitted.already_in_progress else [])
@@ -227,6 +231,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Estimate a reassignment; changes nothing."""
         requested, goal = targets_from_messages(request.partitions), goal_from_message(request)
         plan = self._plan_check.check(requested, SAME_NAMES.from_message(Allowances, request), time_left(context))
+        plan.require_partitions()
         estimate = self._estimator.estimate(plan.targets, goal, time_left(context))
         estimate = replace(estimate, warnings=(*plan.warnings, *estimate.warnings), left_out=plan.left_out)
         return SAME_NAMES.to_message(admin_pb2.EstimateReassignmentResponse, estimate)

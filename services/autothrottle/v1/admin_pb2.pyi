@@ -792,7 +792,7 @@ class EstimateReassignmentRequest(_message.Message):
     allow_full: _builtins.bool
     """Allow brokers to get more bytes than they have free."""
     skip_refused: _builtins.bool
-    """Leave refused partitions out and estimate the others. ABORTED when all partitions are refused."""
+    """Leave refused partitions out and estimate the others. An error when all partitions are refused."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """1 to 10,000 partitions, each at most once."""
@@ -1299,7 +1299,9 @@ class SubmitReassignmentRequest(_message.Message):
     allow_full: _builtins.bool
     """Allow brokers to get more bytes than they have free."""
     skip_refused: _builtins.bool
-    """Leave refused partitions out and submit the others. ABORTED when all partitions are refused."""
+    """Leave refused partitions out and submit the others. An error when all partitions are refused; with
+    `validate_only`, all of them are in `left_out` then.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """1 to 10,000 partitions, each at most once."""

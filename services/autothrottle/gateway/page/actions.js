@@ -245,11 +245,11 @@ export function submitFile() {
     isChecked: true,
     checkVerb: "Dry run",
     fields: [{ name: "file", label: "File", kind: "file", accept: ".json,application/json", hint: "In the format of kafka-reassign-partitions.sh. The dry run changes nothing." }],
-    effect: async ({ file }) => {
+    effect: async ({ file, choices }) => {
       if (!file) return { error: "Choose a file first." };
-      return planEffect(partitionsIn(await file.text()));
+      return planEffect(partitionsIn(await file.text()), choices);
     },
-    act: (values, { partitions }) => submit(partitions),
+    act: ({ choices }, { partitions }) => submit(partitions, choices),
   });
 }
 
@@ -272,17 +272,38 @@ function partitionsIn(text) {
 const parts = (partitions) =>
   Array.from({ length: Math.ceil(partitions.length / MOST_PARTITIONS) }, (_, n) => partitions.slice(n * MOST_PARTITIONS, (n + 1) * MOST_PARTITIONS));
 
-/** What a plan would copy and how long that takes, by a dry run and an estimate. */
-async function planEffect(partitions, lines = [], warnings = [], details = []) {
+const CHOICES = [
+  ["allow_fewer_replicas", "Allow fewer replicas"],
+  ["allow_fewer_racks", "Allow fewer racks"],
+  ["allow_cordoned", "Allow cordoned brokers"],
+  ["allow_full", "Allow brokers without room"],
+  ["skip_refused", "Leave the refused partitions out"],
+];
+
+/** Fields of a request for the choices of an operator. */
+const allowances = (choices) => Object.fromEntries(choices.map((name) => [name, true]));
+
+/** Reason of a refusal, without the option of the command line, which is a choice here. */
+const reasonOf = ({ reason, allowedBy }) => (allowedBy ? reason.slice(0, reason.lastIndexOf("; ")) : reason);
+
+/** What a plan would copy and how long that takes, by a dry run and an estimate; or why it is refused, with choices. */
+async function planEffect(partitions, chosen, lines = [], warnings = [], details = []) {
+  const allowed = { ...allowances(chosen), skip_refused: true };
   let submitted = 0;
+  const leftOut = [];
   for (const part of parts(partitions)) {
-    const checked = await post("/v1/reassignments", { partitions: part, validateOnly: true });
+    const checked = await post("/v1/reassignments", { partitions: part, validateOnly: true, ...allowed });
     submitted += checked.submitted;
+    leftOut.push(...checked.leftOut);
   }
+  const isOffered = ([name]) => chosen.includes(name) || leftOut.some(({ allowedBy }) => allowedBy === name) || (name === "skip_refused" && leftOut.length && submitted);
+  const choices = CHOICES.filter(isOffered);
+  const refused = leftOut.map((refusal) => `${capital(reasonOf(refusal))}.`);
   const all = [`${count(submitted, "partition")} of ${whole(partitions.length)} would be submitted.`, ...lines];
-  let notes = [...warnings];
+  let notes = [...refused, ...warnings];
+  if (refused.length && !chosen.includes("skip_refused")) return { lines, warnings: notes, details, choices, refused: "The plan is refused, and nothing is submitted." };
   try {
-    const estimate = await post("/v1/reassignments/estimate", { partitions: partitions.slice(0, MOST_PARTITIONS) });
+    const estimate = await post("/v1/reassignments/estimate", { partitions: partitions.slice(0, MOST_PARTITIONS), ...allowed });
     all.push(...estimateLines(estimate));
     notes = [...notes, ...estimate.warnings];
     if (partitions.length > MOST_PARTITIONS) notes.push(`The estimate counts the first ${whole(MOST_PARTITIONS)} partitions only.`);
@@ -290,7 +311,7 @@ async function planEffect(partitions, lines = [], warnings = [], details = []) {
     if (refusal.status === 401 || refusal.status === 403) throw refusal;
     notes.push(`No estimate of bytes and time: ${refusal.message}`);
   }
-  const shown = { lines: all, warnings: notes, details, partitions, verb: `Submit ${count(submitted, "partition")}` };
+  const shown = { lines: all, warnings: notes, details, choices, partitions, verb: `Submit ${count(submitted, "partition")}` };
   return submitted ? shown : { ...shown, verb: "", isClosed: true, lines: [...all, "Nothing is left to do."] };
 }
 
@@ -307,14 +328,16 @@ function estimateLines(estimate) {
   return lines;
 }
 
-async function submit(partitions) {
+async function submit(partitions, choices) {
   let submitted = 0;
+  const leftOut = new Set();
   const refused = [];
   const warnings = [];
   for (const part of parts(partitions)) {
     try {
-      const result = await post("/v1/reassignments", { partitions: part });
+      const result = await post("/v1/reassignments", { partitions: part, ...allowances(choices) });
       submitted += result.submitted;
+      for (const row of result.leftOut.flatMap((refusal) => refusal.partitions)) leftOut.add(`${row.topic} ${row.partition}`);
       refused.push(...result.refused);
       warnings.push(...result.warnings);
     } catch (refusal) {
@@ -323,12 +346,13 @@ async function submit(partitions) {
       break;
     }
   }
+  if (leftOut.size) warnings.unshift(`${count(leftOut.size, "partition")} left out, as the dry run named them.`);
   if (refused.length) warnings.push(`Kafka refused ${count(refused.length, "partition")}, for example ${refused[0].topic} ${refused[0].partition}: ${refused[0].reason}`);
   return {
     text: `${count(submitted, "partition")} submitted, with throttles.`,
     warnings,
     undoVerb: "Cancel it",
-    undo: () => void cancel("Cancel the reassignment", () => partitions.map(({ topic, partition }) => ({ topic, partition }))),
+    undo: () => void cancel("Cancel the reassignment", () => partitions.filter(({ topic, partition }) => !leftOut.has(`${topic} ${partition}`)).map(({ topic, partition }) => ({ topic, partition }))),
   };
 }
 
@@ -431,22 +455,22 @@ export function decommission() {
       { name: "leaving", label: "Brokers to empty", placeholder: "1001, 1002", hint: "Their replicas move to the other brokers. The plan changes nothing." },
       { name: "topics", label: "Topics", value: ".*", hint: "Names, or regular expressions that match whole names." },
     ],
-    effect: async ({ leaving, topics }) => {
+    effect: async ({ leaving, topics, choices }) => {
       const ids = idsIn(leaving);
       if (ids.length === 0 || !ids.every((id) => /^\d{1,10}$/.test(id))) return { error: "Give the ids of the brokers, for example 1001, 1002." };
       const { plan } = await post("/v1/placement/decommission", { scope: { topics: idsIn(topics) }, leaving: ids.map(Number) });
-      return decommissionEffect(plan, ids);
+      return decommissionEffect(plan, ids, choices);
     },
-    act: (values, { partitions }) => submit(partitions),
+    act: ({ choices }, { partitions }) => submit(partitions, choices),
   });
 }
 
-async function decommissionEffect(plan, ids) {
+async function decommissionEffect(plan, ids, choices) {
   const steps = plan.steps.length ? plan.steps.map((step) => step.partitions) : [plan.partitions];
   if (plan.partitions.length === 0) return { lines: [`${capital(brokers(ids))}: no replica of these topics is left there.`], warnings: plan.warnings, isClosed: true };
   const lines = [`The plan moves replicas of ${count(plan.partitions.length, "partition")}, ${bytes(Number(plan.copiedBytes))}, and leaves ${whole(plan.unchangedPartitions)} as they are.`];
   if (steps.length > 1) lines.push(`It has ${steps.length} steps. This submits the first; compute the plan again after its end.`);
-  return planEffect(steps[0], lines, [...plan.warnings, ...plan.notes], [planRows(steps[0])]);
+  return planEffect(steps[0], choices, lines, [...plan.warnings, ...plan.notes], [planRows(steps[0])]);
 }
 
 const planRows = (partitions) =>

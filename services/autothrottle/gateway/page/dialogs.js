@@ -8,7 +8,9 @@ import { acts, onStale, staleText } from "./news.js";
  *
  * @param title of the dialog
  * @param fields [{name, label, kind, value, options, unit, hint}]; kind: text, number, select, password, file
- * @param effect (values) => {lines, warnings, verb, error, ...} or a promise of it. `verb` labels the button.
+ * @param effect (values) => {lines, warnings, verb, error, refused, choices, ...} or a promise of it. `verb` labels the
+ *   button. `refused` says why there is nothing to confirm. `choices` are [name, label] of check boxes that change the
+ *   effect; the names of those that are checked are in `values.choices`.
  * @param closeVerb label of the button that closes the dialog without an action
  * @param isChecked the effect comes from the gateway, so that a button asks for it
  * @param needsNews without news, the action cannot be confirmed, and with the next news its effect is computed again
@@ -43,17 +45,28 @@ export function ask({
   let result = null;
   let request = 0;
   let isWorking = false;
+  const chosen = new Set();
 
-  const values = () => Object.fromEntries([...inputs].map(([name, input]) => [name, read(input)]));
+  const values = () => ({ ...Object.fromEntries([...inputs].map(([name, input]) => [name, read(input)])), choices: [...chosen] });
+
+  const choose = (name) => (event) => {
+    event.stopPropagation(); // the form would forget the effect
+    if (event.target.checked) chosen.add(name);
+    else chosen.delete(name);
+    refresh();
+  };
+
+  const choice = ([name, label]) => h("label", { class: "choice" }, h("input", { type: "checkbox", checked: chosen.has(name), oninput: choose(name) }), label);
 
   const showEffect = (shown) => {
-    result = shown && !("error" in shown) ? shown : null;
+    result = shown && !("error" in shown) && !shown.refused ? shown : null;
     effects.replaceChildren(
       ...(shown?.lines ?? []).map((line) => h("p", {}, line)),
       ...(shown?.warnings ?? []).map((line) => h("p", { class: "warning" }, line)),
+      ...(shown?.choices ?? []).map(choice),
       ...(shown?.details ?? []),
     );
-    setText(error, shown?.error ?? "");
+    setText(error, shown?.error ?? shown?.refused ?? "");
     setText(confirm, result?.verb ?? (isChecked ? checkVerb : "Confirm"));
     confirm.disabled = !result && !isChecked;
     if (shown?.isClosed) confirm.hidden = true;
@@ -76,6 +89,7 @@ export function ask({
 
   const change = () => {
     request += 1;
+    chosen.clear();
     if (isChecked) showEffect(null);
     else refresh();
   };

@@ -324,6 +324,8 @@ def test_refused_partitions_are_left_out_by_name_on_request(services: InProcessS
     assert list(services.cluster.submissions[0]) == [("t1", 1)]
     code, message = refusal(lambda: submit(stub, targets[0], skip_refused=True))
     assert code is grpc.StatusCode.ABORTED and "--skip-refused" not in message
+    checked = submit(stub, targets[0], skip_refused=True, validate_only=True)
+    assert checked.submitted == 0 and list(checked.left_out) == [left_out], "a dry run lists all reasons"
 
 
 def test_own_state_is_cut_only_on_request_and_is_not_refused_in_mid_move(

@@ -33,7 +33,7 @@ KAFKA_KIT_SERVERS = "kafka-addr"
 """Kafka-Kit's spelling of bootstrap-servers. It keeps Kafka-Kit's defaults: partition sizes are in ZooKeeper."""
 
 GIBIBYTE = 2**30
-"""A GB in the options and the output, as in Kafka-Kit."""
+"""Unit of Kafka-Kit's options and report, which it calls GB."""
 _MEBIBYTE = 2**20
 
 
@@ -240,7 +240,7 @@ class _StorageOptions(PlanningOptions):
         "Distance of free storage from the mean that the plan may leave, as a fraction; 0: as even as possible"
     )
     partition_limit: int = kinds.count("0", "Largest number of relocations from one broker; 0: no limit", at_least=0)
-    partition_size_threshold: int = _bytes("512", "Smaller partitions stay", "MB (2^20 bytes)", _MEBIBYTE)
+    partition_size_threshold: int = _bytes("512", "Smaller partitions stay", "MiB", _MEBIBYTE)
     locality_scoped: bool = kinds.boolean("Keep replicas in their rack")
     verbose: bool = kinds.boolean("Same as explain")
 
@@ -252,7 +252,7 @@ class RebalanceCommandOptions(_StorageOptions):
     storage_threshold: float | None = _fraction(
         "Only brokers whose free storage is this fraction below the harmonic mean offload; 0: all below the mean"
     )
-    storage_threshold_gb: int = _bytes("0", "Only brokers with less free storage offload", "GB (2^30 bytes)", GIBIBYTE)
+    storage_threshold_gb: int = _bytes("0", "Only brokers with less free storage offload", "GiB", GIBIBYTE)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The report of a plan, in Kafka-Kit's layout or as JSON. A GB is 2^30 bytes."""
+"""The report of a plan, in Kafka-Kit's layout or as JSON. Kafka-Kit computes in GiB, 2^30 bytes, and calls them GB."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ def _rebalance_blocks(options: RebalanceCommandOptions | ScaleCommandOptions, re
     yield _section("Reassignment parameters:", _parameters(options, plan))
     for source, moves in groupby(plan.relocations, lambda relocation: relocation.source):
         rows = [
-            f"[{_gigabytes(partition.size or 0)}] {partition.topic} p{partition.partition} -> {destination}"
+            f"[{_gibibytes(partition.size or 0)}] {partition.topic} p{partition.partition} -> {destination}"
             for partition, _, destination in moves
         ]
         yield _section(f"Broker {source} relocations planned:", rows)
     if not plan.relocations:
         yield _section("Relocations planned:", [_NONE])
     volume = sum(relocation.partition.size or 0 for relocation in plan.relocations)
-    yield f"Total relocation volume: {_gigabytes(volume)}"
+    yield f"Total relocation volume: {_gibibytes(volume)}"
 
 
 def _targeted(options: RebalanceCommandOptions | ScaleCommandOptions) -> str:
     if isinstance(options, RebalanceCommandOptions) and options.storage_threshold_gb:
-        return f"< {_gigabytes(options.storage_threshold_gb)} storage free"
+        return f"< {_gibibytes(options.storage_threshold_gb)} storage free"
     if isinstance(options, RebalanceCommandOptions) and options.storage_threshold:
         return f">= {options.storage_threshold:.2%} threshold below hmean"
     return "storage free below the mean"
@@ -115,14 +115,14 @@ def _targeted(options: RebalanceCommandOptions | ScaleCommandOptions) -> str:
 
 def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: PlacementPlan) -> Iterator[str]:
     if options.partition_size_threshold:
-        yield f"Ignoring partitions smaller than {options.partition_size_threshold // 2**20}MB"
+        yield f"Ignoring partitions smaller than {options.partition_size_threshold // 2**20}MiB"
     spread = plan.new_statistics.storage
     if spread:
-        yield f"Free storage mean, harmonic mean: {_gigabytes(spread.mean)}, {_gigabytes(spread.harmonic_mean)}"
+        yield f"Free storage mean, harmonic mean: {_gibibytes(spread.mean)}, {_gibibytes(spread.harmonic_mean)}"
         yield f"Broker free storage limits (with a {plan.tolerance:.2%} tolerance from mean):"
-        yield f"  Sources limited to <= {_gigabytes(spread.mean * (1 + plan.tolerance))}"
-        yield f"  Destinations limited to >= {_gigabytes(spread.mean * (1 - plan.tolerance))}"
-    yield f"Bytes to copy: {_gigabytes(plan.copied_bytes)} (equal storage needs {_gigabytes(plan.bound_bytes)})"
+        yield f"  Sources limited to <= {_gibibytes(spread.mean * (1 + plan.tolerance))}"
+        yield f"  Destinations limited to >= {_gibibytes(spread.mean * (1 - plan.tolerance))}"
+    yield f"Bytes to copy: {_gibibytes(plan.copied_bytes)} (equal storage needs {_gibibytes(plan.bound_bytes)})"
 
 
 def change_line(change: MapChange) -> str:
@@ -155,10 +155,10 @@ def _storage(options: PlanningOptions, plan: PlacementPlan) -> list[str]:
     factor = getattr(options, "partition_size_factor", 1.0)
     lines = [f"Partition size factor of {factor:.2f} applied"] if factor != 1 else []
     lines += [
-        f"range: {_gigabytes(old.range)} -> {_gigabytes(new.range)}",
+        f"range: {_gibibytes(old.range)} -> {_gibibytes(new.range)}",
         f"range spread: {_spread(old)} -> {_spread(new)}",
-        f"std. deviation: {_gigabytes(old.standard_deviation)} -> {_gigabytes(new.standard_deviation)}",
-        f"min-max: {_gigabytes(old.min)}, {_gigabytes(old.max)} -> {_gigabytes(new.min)}, {_gigabytes(new.max)}",
+        f"std. deviation: {_gibibytes(old.standard_deviation)} -> {_gibibytes(new.standard_deviation)}",
+        f"min-max: {_gibibytes(old.min)}, {_gibibytes(old.max)} -> {_gibibytes(new.min)}, {_gibibytes(new.max)}",
         "-",
         *_storage_of_brokers(plan),
     ]
@@ -175,7 +175,7 @@ def _storage_of_brokers(plan: PlacementPlan) -> Iterator[str]:
         mark = " *marked for replacement" if broker.replace else ""
         yield (
             f"Broker {broker.id}: {broker.storage_free / GIBIBYTE:.2f} -> {final[broker.id] / GIBIBYTE:.2f} "
-            f"({change / GIBIBYTE:+.2f}GB, {share:.2%}){mark}"
+            f"({change / GIBIBYTE:+.2f}GiB, {share:.2%}){mark}"
         )
 
 
@@ -195,8 +195,8 @@ def _spread(spread: StorageSpread) -> str:
     return "n/a" if spread.range_spread is None else f"{spread.range_spread:.2%}"
 
 
-def _gigabytes(size: float) -> str:
-    return f"{size / GIBIBYTE:.2f}GB"
+def _gibibytes(size: float) -> str:
+    return f"{size / GIBIBYTE:.2f}GiB"
 
 
 def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[str, Any]:

@@ -130,15 +130,15 @@ def _degree(degrees: list[int]) -> Degree:
 def storage_spread(free: Iterable[int]) -> StorageSpread | None:
     """Return how even free storage is; None: no broker is given.
 
-    The example of the article about Kafka-Kit, in GB:
+    The example of the article about Kafka-Kit, in GiB:
 
     >>> before = [1055.13, 925.77, 942.71, 1020.07, 961.55, 1063.25]
     >>> after = [993.30, 995.47, 993.46, 997.41, 993.53, 995.30]
     >>> for free in before, after:
     ...     spread = storage_spread(round(each * 2**30) for each in free)
-    ...     print(f"{spread.range_spread:.2%} {spread.standard_deviation / 2**30:.2f}GB")
-    14.85% 54.08GB
-    0.41% 1.48GB
+    ...     print(f"{spread.range_spread:.2%} {spread.standard_deviation / 2**30:.2f}GiB")
+    14.85% 54.08GiB
+    0.41% 1.48GiB
     """
     values = list(free)
     if not values:
@@ -154,16 +154,13 @@ def storage_spread(free: Iterable[int]) -> StorageSpread | None:
     )
 
 
-_GB = 1 << 30
-
-
 def gigabytes(size: int) -> str:
-    """Return a size for operators. A GB is 2^30 bytes, as in Kafka-Kit.
+    """Return a size for operators. A GB is 10^9 bytes, as in all texts but the report of Kafka-Kit's layout.
 
-    >>> gigabytes(3 << 29), gigabytes(120)
-    ('1.50GB', '120 bytes')
+    >>> gigabytes(1_500_000_000), gigabytes(120)
+    ('1.50 GB', '120 bytes')
     """
-    return f"{size / _GB:.2f}GB" if abs(size) >= _GB // 100 else f"{size} bytes"
+    return f"{size / 10**9:.2f} GB" if abs(size) >= 10**7 else f"{size} bytes"
 
 
 class Strategy(StrEnum):
@@ -355,7 +352,7 @@ def _departure(plan: PlacementPlan, broker: PlacementBroker) -> str:
         return f"Broker {broker.id} leaves"
     free = plan.old_statistics.storage_free.get(broker.id)
     if broker.id in plan.offload_targets and free is not None:
-        return f"Broker {broker.id} offloads replicas, with {free / _GB:.2f}GB free before"
+        return f"Broker {broker.id} offloads replicas, with {gigabytes(free)} free before"
     return f"The replica of broker {broker.id} is placed anew"
 
 
@@ -366,7 +363,7 @@ def _arrival(plan: PlacementPlan, brokers: Mapping[int, PlacementBroker], id: in
     alone = ", which no other replica uses," if rack and not shared else ""
     old, new = brokers[id].storage_free, plan.new_statistics.storage_free.get(id)
     if old is not None and new is not None:
-        return f"{where}{alone} has {old / _GB:.2f}GB free before and {new / _GB:.2f}GB after the plan"
+        return f"{where}{alone} has {gigabytes(old)} free before and {gigabytes(new)} after the plan"
     old_count = plan.old_statistics.shares.get(id, BrokerShare(0, 0)).total
     new_count = plan.new_statistics.shares[id].total
     return f"{where}{alone} holds {old_count} replicas before and {new_count} after the plan"

@@ -142,7 +142,7 @@ def test_the_size_factor_leaves_room_for_growth(front: Front) -> None:
     request = {"scope": {"topics": ["t"], "brokers": [1001, 1003]}, "strategy": "PLACEMENT_STRATEGY_STORAGE"}
     assert len(targets(ask(front, "rebuild", **request, partitionSizeFactor=2))) == 4
     refused = ask(front, "rebuild", **request, partitionSizeFactor=3)
-    assert (refused.status, "storage is exhausted for a replica of 3.00GB" in refused.json["message"]) == (400, True)
+    assert (refused.status, "storage is exhausted for a replica of 3.22 GB" in refused.json["message"]) == (400, True)
 
 
 def test_an_unreachable_cluster_is_unavailable(front: Front) -> None:

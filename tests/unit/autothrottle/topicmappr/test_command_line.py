@@ -141,8 +141,8 @@ def test_rebalance_prints_relocations_and_writes_only_changes(
     assert main(["rebalance", "--topics", ".*", "--brokers", "-2", "--cluster-file", uneven]) == 0
     out = capsys.readouterr().out
     assert "Brokers targeted for partition offloading (storage free below the mean):\n  1001\n" in out
-    assert "Broker 1001 relocations planned:\n  [1.00GB] a p0 -> " in out
-    assert "Total relocation volume: 4.00GB\n" in out
+    assert "Broker 1001 relocations planned:\n  [1.00GiB] a p0 -> " in out
+    assert "Total relocation volume: 4.00GiB\n" in out
     assert "range spread: " in out
     written = json.loads((in_own_directory / "a.json").read_text())["partitions"]
     assert all(one["replicas"] != [1001] for one in written)
@@ -350,8 +350,8 @@ def test_lost_replicas_are_refused_despite_ignored_warnings(
     arguments = ["rebuild", "--topics", "t", "--brokers=-1,1009", "--replication", "4", "--placement", "storage"]
     assert main([*arguments, "--cluster-file", path, "--ignore-warns", "--json"]) == 1
     captured = capsys.readouterr()
-    assert "storage is exhausted for a replica of 4.00GB: broker 100" in captured.err
-    assert "lacks 2.00GB (2.00GB free)" in captured.err and " and 37 more. " in captured.err
+    assert "storage is exhausted for a replica of 4.29 GB: broker 100" in captured.err
+    assert "lacks 2.15 GB (2.15 GB free)" in captured.err and " and 37 more. " in captured.err
     value = json.loads(captured.out)
     assert (len(value["refusals"]), len(value["warnings"])) == (40, 41)
     assert not (in_own_directory / "t.json").exists()
@@ -362,7 +362,7 @@ def test_a_rise_of_the_storage_range_does_not_stop_a_decommission(capsys: pytest
     path = cluster_file(racks_cluster(free=500 * GB, size=GB))
     assert main(["decommission", "1006", "--cluster-file", path]) == 0
     out = capsys.readouterr().out
-    assert "Notes:\n  the range of free storage grows from 0.00GB to " in out.replace("0 bytes", "0.00GB")
+    assert "Notes:\n  the range of free storage grows from 0 bytes to " in out
     assert "WARN:\n  [none]\n" in out
 
 

@@ -339,8 +339,8 @@ def test_exhausted_storage_is_why_nothing_moves_in_a_rebalance_or_scale(plan_of:
     plan = plan_of(rows, given)
     assert (plan.relocations, plan.warnings) == ((), ())
     assert plan.notes == (
-        "storage is exhausted: the smallest replica that may leave broker 1 has 50.00GB, and broker 2 has the most "
-        "free storage and lacks 30.00GB for it; add brokers or storage",
+        "storage is exhausted: the smallest replica that may leave broker 1 has 53.69 GB, and broker 2 has the most "
+        "free storage and lacks 32.21 GB for it; add brokers or storage",
     )
     roomy = plan_of(rows, [*given, PlacementBroker(4, "d", 200 * GB, new=True)])
     assert roomy.relocations != ()
@@ -357,8 +357,8 @@ def test_exhausted_storage_names_the_brokers_and_what_they_lack() -> None:
         plan.refusals
         == plan.warnings
         == (
-            "t p0: No additional brokers that meet Constraints: storage is exhausted for a replica of 3.00GB: broker 3 "
-            "lacks 1.00GB (2.00GB free), broker 4 lacks 2.00GB (1.00GB free)",
+            "t p0: No additional brokers that meet Constraints: storage is exhausted for a replica of 3.22 GB: broker "
+            "3 lacks 1.07 GB (2.15 GB free), broker 4 lacks 2.15 GB (1.07 GB free)",
         )
     )
     options = RebuildOptions(strategy=Strategy.STORAGE, allow_fewer_racks=True)

@@ -42,6 +42,7 @@ from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER
 from autothrottle_lab.demo.simulated_stage import SimulatedStage
 from autothrottle_lab.demo.stage import Interruption
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY
+from autothrottle_lab.emulators.kafka import format_reassignment
 from autothrottle_lab.servers.processes import free_address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,7 +179,7 @@ def drive(brokers: Brokers, recorder: Recorder, api: str) -> None:
         until(lambda: bool(brokers.leader_address()) and _answers(f"http://{api}/readyz"), "the program is ready")
         time.sleep(_CYCLES_SECONDS)
         recorder.start(REASSIGNMENT)
-        brokers.submit_reassignment()
+        brokers.client.create(KafkaPaths().reassign_partitions, format_reassignment(brokers.targets))
         until(lambda: bool(brokers.throttled()), "a throttle is set")
         recorder.stop()
         time.sleep(_CYCLES_SECONDS)

@@ -149,6 +149,7 @@ def test_demo_replaces_a_broker_in_near_ideal_time_and_defers_few_client_bytes(t
     assert found["first_throttle_seconds"] <= 1.5, output
     assert found["leader_changes"] >= 1
     assert found["cycles"] > 10
+    assert found["bytes_before_throttle"] == 0, output
     # 6 rates and 4 lists at the start, and the same number of removals at the end.
     assert found["writes"] >= 20
     assert_log_lines_are_in_order(output)
@@ -318,6 +319,7 @@ PATHS = {
     "follower": "/config/brokers/2",
     "topic": "/config/topics/t",
     "term": "/autothrottle/term",
+    "assignment": "/brokers/topics/t",
 }
 
 
@@ -380,6 +382,40 @@ def test_clean_time_is_when_the_last_throttle_is_removed_after_the_end() -> None
 def test_clean_time_is_none_while_a_throttle_is_left() -> None:
     timeline = read_timeline([*BEFORE, written(1100, leader=LEADER), written(9000, reassignment=None)])
     assert timeline.clean is None
+
+
+def test_throttles_before_the_reassignment_count_as_writes_and_leave_no_time_without_throttle() -> None:
+    """The report of a reassignment through the Admin API was empty: only the list of old tools counted as its start."""
+    marked = {"partitions": {"0": [2, 1]}, "adding_replicas": {"0": [2]}, "removing_replicas": {"0": [1]}}
+    timeline = read_timeline(
+        [
+            *BEFORE[:1],
+            written(900, leader=LEADER, topic=LISTS, follower=FOLLOWER),
+            written(1000, assignment=marked),
+            written(9000, assignment={"partitions": {"0": [2]}}),
+            written(9100, leader=NOTHING, follower=NOTHING, topic=NOTHING),
+        ]
+    )
+    assert (timeline.seconds(timeline.throttled), timeline.seconds(timeline.ended)) == (0, 8)
+    assert (timeline.seconds(timeline.clean), timeline.writes) == (8.1, 6)
+
+
+@pytest.mark.parametrize(
+    ("unthrottled_bytes", "remark"),
+    [
+        (100_000_000, "below 1: 100 MB were copied before the first throttle, beyond the capacity"),
+        (0, "below 1: bursts after a change of a throttle go beyond the capacity, which is only a setting"),
+    ],
+)
+def test_a_recovery_in_less_than_the_shortest_time_is_explained(unthrottled_bytes: int, remark: str) -> None:
+    """100 of 156 MB were copied before the first throttle, and the report said 0.64 without a word."""
+    timeline = read_timeline([*BEFORE, written(1500, leader=LEADER), written(51000, reassignment=None)])
+    goals = {"recovery / shortest": ("recovery_over_ideal", 1.25, "")}
+    report = Report("", timeline, 78.0, 0, 0, [], goals, {}, {}, 156_000_000, unthrottled_bytes)
+    rows = {name: (value, remark) for name, value, remark in report.rows()}
+    assert rows["recovery / shortest"] == ("0.64", remark)
+    assert rows["before the first throttle"][0] == f"{unthrottled_bytes // 10**6} MB"
+    assert rows["recovery"][1] == "156 MB copied"
 
 
 def test_summary_has_the_times_of_the_reassignment_in_seconds() -> None:

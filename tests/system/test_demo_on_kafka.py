@@ -29,10 +29,10 @@ def test_demo_replaces_a_failed_broker_of_a_real_cluster_under_throttles(tmp_pat
     found = json.loads(file.read_text())
     assert found["kafka"] == "4.3.1"
     # An unthrottled reassignment takes a few seconds.
-    assert found["recovery_seconds"] > bytes_to_copy() / CAPACITY * 0.8, output
+    assert found["recovery_seconds"] > bytes_to_copy() / CAPACITY, output
     assert found["client_failures"] == 0, output
     assert found["client_bytes"] > 0
-    assert found["first_throttle_seconds"] is not None, output
+    assert (found["first_throttle_seconds"], found["bytes_before_throttle"]) == (0, 0), output
     assert found["clean_seconds"] is not None, output
     assert found["leader_changes"] >= 1
     assert found["cycles"] > 5

@@ -178,9 +178,10 @@ class DemoRun:
             Unavailable: a process ended unexpectedly.
         """
         self._wait(lambda: self._cycles > 0, "no planner has run a cycle")
-        partitions = self._stage.partitions
+        partitions = len(self._stage.targets)
         self._say(
-            f"broker {DEMO_FAILED_BROKER} has failed; broker {DEMO_NEW_BROKER} replaces it: {partitions} partitions"
+            f"broker {DEMO_FAILED_BROKER} has failed; broker {DEMO_NEW_BROKER} replaces it: {partitions} partitions, "
+            "submitted as by throttlectl reassign"
         )
         self._cycles = 0
         self._stage.submit_reassignment()

@@ -20,7 +20,7 @@ from autothrottle_lab.demo.scenario import (
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Reading, Report, Stage, size
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, UNMEASURED, Interruption, Reading, Report, Stage, size
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.observer import Configs, Timeline, read_kraft_timeline
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
@@ -49,8 +49,7 @@ _CLIENT_RATE = MEGABYTE // 2
 _RECORD_BYTES = 20_000
 
 _BROKER_PROPERTIES: Mapping[str, object] = {
-    # Small fetches and small batches keep the loopback's rate close to the rate of the links that it represents. The
-    # metrics count bytes copied before the first throttle for a whole window, as if they were client load.
+    # Small fetches and small batches keep the loopback's rate close to the rate of the links that it represents.
     "replica.fetch.max.bytes": 32 * 1024,
     "replica.fetch.response.max.bytes": 64 * 1024,
 }
@@ -97,7 +96,7 @@ class KafkaStage(Stage):
             f"starting ZooKeeper, a controller and 5 brokers of Kafka {version}, a Datadog emulator, "
             "2 planners and the other services"
         )
-        self.partitions, self.total_bytes = len(targets()), bytes_to_copy()
+        self.targets, self.total_bytes = targets(), bytes_to_copy()
 
     def build(self, say: Callable[[str], None]) -> None:
         """Start Kafka, fill it, kill a broker, and start clients, Datadog and the services."""
@@ -170,11 +169,10 @@ class KafkaStage(Stage):
     def set_client_load(self, factor: int) -> None:
         self._load.set_rates(self._client_rates(factor))
 
-    def submit_reassignment(self) -> None:
+    def record_start(self) -> None:
         self._submitted_after = self._cluster.metadata.last_offset()
         self._client_bytes = -sum(self._load.sent_bytes.values())
         self._started_at = time.monotonic()
-        self._cluster.reassign_through_bootstrap(targets())
 
     def record_end(self) -> None:
         self._client_bytes += sum(self._load.sent_bytes.values())
@@ -206,26 +204,30 @@ class KafkaStage(Stage):
             self._client_bytes,
             cycles,
             [
-                ("clients produced", size(self._client_bytes)),
+                ("  deferred", UNMEASURED),
+                ("  deferred share", UNMEASURED),
                 ("  median latency", f"{1000 * median:.0f} ms"),
                 ("  99 % latency", f"{1000 * high:.0f} ms"),
             ],
             {"first throttle after": ("first_throttle_seconds", GOAL_FIRST_THROTTLE_SECONDS, " s")},
             {
-                "recovery": f"{size(bytes_to_copy())} copied",
                 "shortest possible": "the new broker uses all capacity that clients leave free of "
                 f"{CAPACITY / MEGABYTE:g} MB/s",
-                "clients produced": f"{failures} records lost",
+                "client bytes": f"produced to all brokers, {failures} records lost",
+                "  deferred": "the brokers share one loopback, which is never full",
                 "  median latency": "acks=all",
                 "config writes": "one per changed config key",
             },
             {
                 "kafka": self._version,
-                "bytes_moved": bytes_to_copy(),
+                "client_bytes_deferred": None,
+                "deferred_percent": None,
                 "client_failures": failures,
                 "client_seconds_median": median,
                 "client_seconds_99": high,
             },
+            self.total_bytes,
+            self.unthrottled_bytes(timeline),
         )
 
     def _terms_since(self, timeline: Timeline) -> int:

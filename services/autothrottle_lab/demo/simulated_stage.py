@@ -9,9 +9,9 @@ from autothrottle.adapters.zookeeper.codec import parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER, demo_cluster, demo_scenario
-from autothrottle_lab.demo.stage import Interruption, Reading, Report, Stage, size
+from autothrottle_lab.demo.stage import UNMEASURED, Interruption, Reading, Report, Stage, size
 from autothrottle_lab.emulators.broker_endpoints import ClusterEndpoints
-from autothrottle_lab.emulators.kafka import SimulatedKafka, format_reassignment
+from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.observation.observer import Configs, read_timeline
 from autothrottle_lab.simulate.recording import bound
 from autothrottle_lab.simulation.cluster import Cluster
@@ -37,7 +37,7 @@ class SimulatedStage(Stage):
         super().__init__(interruption, stack, options)
         self._scenario = demo_scenario()
         self._cluster = demo_cluster(self._scenario)
-        self.partitions = len(self._scenario.reassignments)
+        self.targets = self._scenario.targets
         self.total_bytes = round(sum(reassignment.size for reassignment in self._scenario.reassignments))
 
     def build(self, say: Callable[[str], None]) -> None:
@@ -50,9 +50,8 @@ class SimulatedStage(Stage):
         bootstrap_servers = ",".join(endpoints.bootstrap_servers)
         self.start_services(datadog.url, {**self.options, "bootstrap-servers": bootstrap_servers})
 
-    def submit_reassignment(self) -> None:
+    def record_start(self) -> None:
         self._at_start = self._kafka.inspect(client_bytes)
-        self.client.create(_KAFKA.reassign_partitions, format_reassignment(self._scenario.targets))
 
     def record_end(self) -> None:
         self._at_end = self._kafka.inspect(client_bytes)
@@ -68,7 +67,7 @@ class SimulatedStage(Stage):
         return self._kafka.inspect(of_new_broker)
 
     def is_reassigning(self) -> bool:
-        return self.client.exists(_KAFKA.reassign_partitions) is not None
+        return self._kafka.inspect(lambda cluster: any(p.reassigning for p in cluster.partitions.values()))
 
     def configs(self) -> Configs:
         resources = [
@@ -81,24 +80,36 @@ class SimulatedStage(Stage):
     def report(self, cycles: int) -> Report:
         offered, deferred = (round(end - start) for start, end in zip(self._at_start, self._at_end, strict=True))
         deferred_percent = 100 * deferred / offered
+        timeline = read_timeline(self.zookeeper.transactions())
         return Report(
             "Measured from ZooKeeper's transaction log and the brokers' counters:",
-            read_timeline(self.zookeeper.transactions()),
+            timeline,
             bound(self._scenario),
             offered,
             cycles,
             [
-                ("client bytes", size(offered)),
                 ("  deferred", size(deferred)),
                 ("  deferred share", f"{deferred_percent:.2f} %"),
+                ("  median latency", UNMEASURED),
+                ("  99 % latency", UNMEASURED),
             ],
             GOALS,
             {
                 "shortest possible": "the new broker uses all capacity that clients leave free",
                 "client bytes": "all brokers, both directions",
                 "  deferred": "delayed because the link was full",
+                "  median latency": "simulated clients send no records",
             },
-            {"client_bytes_deferred": deferred, "deferred_percent": deferred_percent},
+            {
+                "kafka": None,
+                "client_bytes_deferred": deferred,
+                "deferred_percent": deferred_percent,
+                "client_failures": None,
+                "client_seconds_median": None,
+                "client_seconds_99": None,
+            },
+            self.total_bytes,
+            self.unthrottled_bytes(timeline),
         )
 
 

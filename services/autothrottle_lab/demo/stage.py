@@ -26,6 +26,8 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import MEGABYTE
+from autothrottle_client.admin import AdminClient
+from autothrottle_client.reassignments import Targets
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.observer import Configs, Sample, Timeline
@@ -40,6 +42,9 @@ START_SECONDS = 120.0
 """Deadline for the start of one process. It takes a second or two, and longer on a busy machine."""
 
 _POLL_SECONDS = 0.1
+
+UNMEASURED = "not measured"
+"""Value of a row that this kind of brokers has no figure for."""
 
 Reading = tuple[float, float, float]
 """Counters of the new broker: (seconds, bytes that clients wrote to it, bytes that it copied from leaders)."""
@@ -126,6 +131,10 @@ class Report:
     """Name of a row -> a remark on its value."""
     details: Mapping[str, Any]
     """More numbers for the JSON object; times in seconds."""
+    bytes_copied: int = 0
+    """Bytes that the new broker copied during the recovery."""
+    unthrottled_bytes: int = 0
+    """The part of them that was copied before the first throttle."""
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (name, value, remark) of each row."""
@@ -134,18 +143,35 @@ class Report:
             ("recovery", f"{values['recovery_seconds']:.1f} s"),
             ("shortest possible", f"{self.ideal_seconds:.1f} s"),
             ("recovery / shortest", f"{values['recovery_over_ideal']:.2f}"),
+            ("client bytes", size(self.client_bytes)),
             *self.client_rows,
             ("first throttle after", seconds(values["first_throttle_seconds"])),
+            ("before the first throttle", size(self.unthrottled_bytes)),
             ("throttles removed after", seconds(values["clean_seconds"])),
             ("config writes", str(self.timeline.writes)),
             ("cycles", str(self.cycles)),
             ("leader changes", str(self.timeline.leader_changes)),
         ]
-        remarks = {"throttles removed after": "counted from the end of the reassignment", **self.remarks}
+        remarks = {
+            "recovery": f"{size(self.bytes_copied)} copied",
+            "before the first throttle": "copied as fast as the brokers can"
+            if self.unthrottled_bytes
+            else "copied: the reassignment starts with its throttles",
+            "throttles removed after": "counted from the end of the reassignment",
+            **self.remarks,
+        }
         for name, (key, limit, unit) in self.goals.items():
             met = values[key] is not None and values[key] <= limit
             remarks[name] = f"goal <= {limit:g}{unit}: {'met' if met else 'MISSED'}"
+        if values["recovery_over_ideal"] < 1:
+            remarks["recovery / shortest"] = self._below_one()
         return [(name, value, remarks.get(name, "")) for name, value in rows]
+
+    def _below_one(self) -> str:
+        """Return why the recovery took less than the shortest possible time."""
+        if self.unthrottled_bytes >= MEGABYTE:
+            return f"below 1: {size(self.unthrottled_bytes)} were copied before the first throttle, beyond the capacity"
+        return "below 1: bursts after a change of a throttle go beyond the capacity, which is only a setting"
 
     def document(self) -> dict[str, Any]:
         """Return all numbers as a JSON object; a time is null if its event never happened."""
@@ -155,6 +181,8 @@ class Report:
         values = {
             "recovery_seconds": recovery,
             "ideal_seconds": self.ideal_seconds,
+            "bytes_moved": self.bytes_copied,
+            "bytes_before_throttle": self.unthrottled_bytes,
             "client_bytes": self.client_bytes,
             "first_throttle_seconds": timeline.seconds(timeline.throttled),
             "writes": timeline.writes,
@@ -172,8 +200,8 @@ class Stage(ABC):
 
     opening: str
     """First line of output."""
-    partitions: int
-    """Partitions to reassign."""
+    targets: Targets
+    """The reassignment."""
     total_bytes: int
     """Bytes to copy."""
     run_seconds: float
@@ -184,6 +212,8 @@ class Stage(ABC):
         """Prepare the stage; `options`: option of the services, without dashes -> value."""
         self.interruption, self.stack, self.options = interruption, stack, options
         self._last_reading: Reading | None = None
+        self._copied: list[tuple[float, int]] = []
+        """(Unix time, bytes copied so far) of each sample, from the submission on."""
 
     @abstractmethod
     def build(self, say: Callable[[str], None]) -> None:
@@ -194,9 +224,21 @@ class Stage(ABC):
             AutothrottleError, TimeoutError, OSError: a server does not start.
         """
 
-    @abstractmethod
     def submit_reassignment(self) -> None:
-        """Submit the reassignment."""
+        """Submit the reassignment as `throttlectl reassign` does: with throttles that are in effect before it starts.
+
+        Raises:
+            Interrupted: a signal arrived.
+            AutothrottleError: it is refused.
+        """
+        self.record_start()
+        self._copied = [(time.time(), 0)]
+        with AdminClient([self.services.addresses["admin"]]) as admin:
+            self.interruption.run(lambda: admin.submit_reassignment(self.targets), self.services.processes.values)
+
+    @abstractmethod
+    def record_start(self) -> None:
+        """Record the counters at the start of the reassignment."""
 
     @abstractmethod
     def record_end(self) -> None:
@@ -229,11 +271,26 @@ class Stage(ABC):
     def sample(self) -> Sample:
         """Return the state of the new broker, with rates since the last call."""
         reading, bytes_left = self.reading()
+        self._copied.append((time.time(), self.total_bytes - bytes_left))
         duration, client_bytes, copied = map(sub, reading, self._last_reading or reading)
         self._last_reading, interval = reading, max(duration, 1e-9)
         throttle = self.configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
         rate = None if throttle is None else int(throttle)
         return Sample(rate, client_bytes / interval, copied / interval, bytes_left)
+
+    def unthrottled_bytes(self, timeline: Timeline) -> int:
+        """Return the bytes that were copied before the first throttle, interpolated between two samples."""
+        if timeline.throttled is None:
+            return self.total_bytes
+        if timeline.throttled == timeline.started:
+            return 0
+        at, (time_before, copied_before) = timeline.throttled.timestamp(), self._copied[0]
+        for sample_time, copied in self._copied:
+            if sample_time >= at:
+                share = (at - time_before) / max(sample_time - time_before, 1e-9)
+                return round(copied_before + max(share, 0.0) * (copied - copied_before))
+            time_before, copied_before = sample_time, copied
+        return copied_before
 
     def throttled(self) -> Sequence[str]:
         """Return the brokers and topics that have a throttle or a list of throttled replicas."""

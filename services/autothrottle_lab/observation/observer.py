@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from autothrottle.adapters.zookeeper.codec import parse_config, parse_reassignments
+from autothrottle.adapters.zookeeper.codec import TopicNode, parse_config, parse_reassignments, parse_topic
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
@@ -61,15 +61,16 @@ class Timeline:
     """The events of one reassignment, by the clock of the server that committed them; None: it has not happened."""
 
     started: datetime | None = None
-    """The reassignment started; in ZooKeeper mode /admin/reassign_partitions was created."""
+    """The reassignment started; in ZooKeeper mode a topic got adding or removing replicas, or
+    /admin/reassign_partitions was created."""
     throttled: datetime | None = None
     """All throttles were set for the first time, with exactly the throttled replicas that the reassignment needs."""
     ended: datetime | None = None
-    """The reassignment ended; in ZooKeeper mode /admin/reassign_partitions was deleted."""
+    """The reassignment ended; in ZooKeeper mode none of that is left."""
     clean: datetime | None = None
     """The last throttle was removed after the end."""
     writes: int = 0
-    """Config writes for brokers and topics since the start."""
+    """Config writes for brokers and topics, from the first throttle on: `reassign` sets throttles before the start."""
     leader_changes: int = 0
     """Terms that began since the start."""
 
@@ -94,17 +95,19 @@ class Timeline:
             self.throttled = time
         if not self.ended and not reassigning:
             self.ended = time
-        if self.ended and not self.clean and not any(config.keys() & THROTTLE_KEYS for config in configs.values()):
+        if self.ended and not self.clean and not _is_throttled(configs):
             self.clean = time
 
 
 def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
-    """Return the timeline of the last reassignment that was started through ZooKeeper.
+    """Return the timeline of the last reassignment of a cluster in ZooKeeper mode.
 
     Args:
         transactions: all applied transactions of the log, in order.
     """
     timeline, nodes, configs = Timeline(), dict[str, bytes](), dict[str, Mapping[str, str]]()
+    topics = dict[str, TopicNode]()
+    writes_before = 0
     for transaction in transactions:
         for operation in transaction.operations:
             if operation.kind not in ("create", "set", "delete"):
@@ -113,19 +116,31 @@ def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
             nodes[path] = data
             if operation.kind == "delete":
                 del nodes[path]
-            if path == _KAFKA.reassign_partitions and operation.kind == "create":
-                timeline = Timeline()
+            if path.startswith(f"{_KAFKA.topics}/") and "/" not in path.removeprefix(f"{_KAFKA.topics}/"):
+                node = parse_topic(data) if data else None
+                topics.pop(path.removeprefix(f"{_KAFKA.topics}/"), None)
+                if node and (node.adding_replicas or node.removing_replicas):
+                    topics[path.removeprefix(f"{_KAFKA.topics}/")] = node
             elif path == OwnPaths().term and operation.kind == "set":
                 timeline.leader_changes += 1
             elif path.startswith(_CONFIGS):
                 timeline.writes += 1
                 configs[path.removeprefix(f"{_KAFKA.configs}/")] = parse_config(data) if data else {}
-        timeline.advance(transaction.time, _KAFKA.reassign_partitions in nodes, _znode_copies(nodes), configs)
+                writes_before = writes_before + 1 if _is_throttled(configs) else 0
+        reassigning = _KAFKA.reassign_partitions in nodes or bool(topics)
+        if (reassigning and timeline.ended) or not timeline.started:
+            timeline = Timeline(writes=writes_before)
+        timeline.advance(transaction.time, reassigning, _znode_copies(nodes, topics), configs)
     return timeline
 
 
-def _znode_copies(nodes: Mapping[str, bytes]) -> Iterator[Copy]:
-    targets = parse_reassignments(nodes[_KAFKA.reassign_partitions]) if _KAFKA.reassign_partitions in nodes else {}
+def _znode_copies(nodes: Mapping[str, bytes], topics: Mapping[str, TopicNode]) -> Iterator[Copy]:
+    """Yield the partitions of the list that an old tool wrote, and those of the topics that the controller marks."""
+    targets: dict[TopicPartition, Collection[int]] = {}
+    for topic, node in topics.items():
+        targets |= {(topic, partition): adding for partition, adding in node.adding_replicas.items()}
+    if _KAFKA.reassign_partitions in nodes:
+        targets |= parse_reassignments(nodes[_KAFKA.reassign_partitions])
     for partition, target in targets.items():
         state = json.loads(nodes[_KAFKA.state(*partition)])
         yield partition, state["leader"], state["isr"], set(target) - set(state["isr"])
@@ -145,7 +160,7 @@ def read_kraft_timeline(records: Iterable[MetadataRecord], after_offset: int) ->
         state.apply(record.change)
         if record.offset <= after_offset:
             continue
-        timeline.writes += isinstance(record.change, ConfigWritten) and bool(timeline.started)
+        timeline.writes += isinstance(record.change, ConfigWritten)
         reassigning = any(p.adding_replicas or p.removing_replicas for p in state.partitions.values())
         copies = (
             (partition, p.leader, p.isr, set(p.adding_replicas) - set(p.isr))
@@ -153,6 +168,10 @@ def read_kraft_timeline(records: Iterable[MetadataRecord], after_offset: int) ->
         )
         timeline.advance(record.time, reassigning, copies, state.configs)
     return timeline
+
+
+def _is_throttled(configs: Configs) -> bool:
+    return any(config.keys() & THROTTLE_KEYS for config in configs.values())
 
 
 def is_fully_throttled(copies: Iterable[Copy], configs: Configs) -> bool:

@@ -161,6 +161,9 @@ _MEANINGS: Mapping[tuple[str, ...], Sequence[tuple[str, str]]] = {
 
 _BY_WORD = {word: commands for words, commands in _MEANINGS.items() for word in words}
 
+RENAMED: Mapping[str, str] = {"i-mean-it": "force"}
+"""Option of an earlier version -> its name now."""
+
 _OPTION_MEANINGS: Mapping[str, Sequence[str]] = {
     "bootstrap-servers": (
         "bootstrap-server",
@@ -270,7 +273,7 @@ def option_fix(name: str, options: Iterable[str], prefix: str = "--") -> str:
     """
     word, own = name.replace("_", "-").lower(), list(options)
     meant = (option for option, words in _OPTION_MEANINGS.items() if word in words and option in own)
-    if option := next(meant, ""):
+    if option := RENAMED.get(word) or next(meant, ""):
         return f"did you mean {prefix}{option}?"
     near = get_close_matches(word, own, n=1)
     if word in _COMMAND_OF_OPTION and word not in own and not (near and near[0] == word):

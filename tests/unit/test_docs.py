@@ -42,6 +42,7 @@ from autothrottle.wire.common import Metadata
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.pacing import find_rate_limiter
+from autothrottle_client.suggestions import RENAMED
 from autothrottle_client.throttlectl import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure, own_flags
@@ -177,7 +178,7 @@ def test_every_flag_in_the_pages_exists() -> None:
     known = {flag for source in sources for flag in re.findall(r'"--([a-z][a-z-]+)"', source)}
     kinds = (*COMMAND_OPTIONS.values(), FetcherOptions)
     placement = {flag for kind in kinds for flag in by_any_name(declared_options(kind))}
-    assert flags <= OPTIONS.keys() | placement | known.union(*foreign_commands.FOREIGN_FLAGS.values())
+    assert flags <= OPTIONS.keys() | placement | RENAMED.keys() | known.union(*foreign_commands.FOREIGN_FLAGS.values())
     assert flags >= OPTIONS.keys()
 
 

@@ -67,7 +67,7 @@ def test_a_killed_broker_is_replaced_under_throttle(
     try:
         eventually(lambda: LEAVING not in {state.leader for state in kraft_cluster.partitions([topic]).values()})
         arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1003,1004", f"--out-path={tmp_path}"]
-        cluster = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--ignore-warns"]
+        cluster = [f"--bootstrap-servers={kraft_cluster.bootstrap_servers}", "--ignore-warns"]
         assert main([*arguments, *cluster, "--execute", f"--admin-addr={admin}"]) == 0
         assert throttled(kraft_cluster)
         kraft_cluster.wait_until_reassigned()
@@ -88,7 +88,7 @@ def test_a_failed_id_is_replaced_in_a_pool_under_throttle(
         '[pools.pool1]\ntopics = ["test_topic.*"]\nbrokers = [1001, 1002]\nreplication = 2\nshared = true\n'
         f'[pools.pool2]\ntopics = ["{topic}"]\nbrokers = [1001, 1002, 1003, 1004]\nshared = true\n'
     )
-    arguments = ["apply", str(file), f"--kafka-addr={kraft_cluster.bootstrap_servers}", f"--out-path={tmp_path}"]
+    arguments = ["apply", str(file), f"--bootstrap-servers={kraft_cluster.bootstrap_servers}", f"--out-path={tmp_path}"]
     try:
         eventually(lambda: LEAVING not in {state.leader for state in kraft_cluster.partitions([topic]).values()})
         before = kraft_cluster.partitions([topic, "test_topic1"])
@@ -113,7 +113,7 @@ def test_a_broker_is_cordoned_and_drained_under_throttle(
     """No more than the logs of the broker is copied: that is the least that its decommission needs."""
     before = logs(kraft_cluster)
     bound = sum(size for (id, _), size in before.items() if id == LEAVING)
-    flags = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--metrics-source=kafka"]
+    flags = [f"--bootstrap-servers={kraft_cluster.bootstrap_servers}"]
     target = ["decommission", str(LEAVING), *flags, "--topics", topic, f"--out-path={tmp_path}"]
     execution = ["--execute", f"--admin-addr={admin}"]
     assert main([*target, *execution]) == 1, "brokers without racks are a warning"

@@ -63,7 +63,7 @@ def test_a_lost_rack_is_refused_and_then_allowed(
     """The plan put two replicas of every partition into one rack, and Kafka executed it. No warning said so."""
     initial_states = cluster.partitions([topic])
     arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1004,1005", f"--out-path={tmp_path}"]
-    arguments += [f"--kafka-addr={cluster.bootstrap_servers}", "--execute", f"--admin-addr={admin}"]
+    arguments += [f"--bootstrap-servers={cluster.bootstrap_servers}", "--execute", f"--admin-addr={admin}"]
     assert main([*arguments, "--ignore-warns"]) == 1
     problem = f"{PARTITIONS} of {PARTITIONS} partitions would have two replicas in one rack"
     assert problem in capsys.readouterr().err
@@ -78,7 +78,7 @@ def test_a_decommission_with_sizes_needs_no_consent(
     cluster: KraftCluster, topic: str, admin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A rise of the storage range, which the racks force, stopped the command. Nothing was submitted."""
-    flags = [f"--kafka-addr={cluster.bootstrap_servers}", "--metrics-source=kafka", f"--out-path={tmp_path}"]
+    flags = [f"--bootstrap-servers={cluster.bootstrap_servers}", f"--out-path={tmp_path}"]
     try:
         assert main(["decommission", "1006", "--topics", topic, *flags, "--execute", f"--admin-addr={admin}"]) == 0
         out = capsys.readouterr().out

@@ -60,7 +60,7 @@ class CycleTimes(CycleRecorder):
 
 def decommission(cluster: KafkaCluster, replicas: Replicas, broker_id: int, directory: Path, topics: str) -> None:
     """Cordon a broker and move its replicas away, as an operator does; return when they have moved."""
-    source = f"--kafka-addr={cluster.bootstrap_servers}", "--metrics-source=kafka", "--topics", topics
+    source = f"--bootstrap-servers={cluster.bootstrap_servers}", "--topics", topics
     execution = "--execute", f"--admin-addr={next(iter(replicas.processes))}", "--ignore-warns"
     assert main(["decommission", str(broker_id), *source, *execution, f"--out-path={directory}"]) == 0
     names = topics.split(",")
@@ -68,7 +68,7 @@ def decommission(cluster: KafkaCluster, replicas: Replicas, broker_id: int, dire
 
 
 def uncordon(cluster: KafkaCluster, broker_id: int) -> None:
-    assert main(["uncordon", str(broker_id), f"--kafka-addr={cluster.bootstrap_servers}"]) == 0
+    assert main(["uncordon", str(broker_id), f"--bootstrap-servers={cluster.bootstrap_servers}"]) == 0
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger, ZooKeeperLedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, remove_own_tree
 from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.ports.kafka import PermissionSource
 from autothrottle.ports.state_store import (
@@ -44,7 +44,7 @@ from autothrottle.ports.state_store import (
     TemporaryQuotaStore,
     YieldRuleStore,
 )
-from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration import OPTIONS, Configuration
 from autothrottle.runtime.shutdown import SESSIONS, Shutdown
 
 K = TypeVar("K")
@@ -175,6 +175,7 @@ class ZooKeeperState(StateStores):
     def __init__(self, configuration: Configuration, stack: Shutdown) -> None:
         super().__init__(configuration, stack)
         self._servers = ",".join(configuration.zk_addr)
+        self._is_default = self._servers == OPTIONS["zk-addr"].default
         self._security = zookeeper_security(configuration)
         self._is_admitted = False
         self.place = f"ZooKeeper, {self.paths.root}"
@@ -190,7 +191,12 @@ class ZooKeeperState(StateStores):
             Unavailable: ZooKeeper does not answer, or does not let this process write our nodes.
         """
         timeout, stop = _CONNECT_TIMEOUT, self._stack.requested
-        session = self._ended(connect(self._servers, self.session_timeout, timeout, stop, self._security))
+        try:
+            session = self._ended(connect(self._servers, self.session_timeout, timeout, stop, self._security))
+        except Unavailable as error:
+            if not self._is_default:
+                raise
+            raise Unavailable(f"{error}. On Kafka alone: --bootstrap-servers, and no option of ZooKeeper") from error
         if not self._is_admitted:
             require_access(session, self.paths, _ACCESS_TIMEOUT)
             self._is_admitted = True

@@ -18,7 +18,10 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.session import connect
+from autothrottle.composition import state
 from autothrottle.core.errors import Unavailable
+from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.topicmappr import metricsfetcher
 from autothrottle.topicmappr.command_line import main as topicmappr
 from autothrottle_client import AdminClient
@@ -54,6 +57,19 @@ def test_a_silent_zookeeper_is_announced(silent: str, caplog: pytest.LogCaptureF
     with pytest.raises(Unavailable):
         connect(silent, timedelta(seconds=1), LIMIT)
     assert f"Waiting for ZooKeeper at {silent} ..." in caplog.messages
+
+
+def test_a_default_zookeeper_that_does_not_answer_names_kafka_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_CONNECT_TIMEOUT", timedelta(seconds=0.1))
+    with Shutdown() as shutdown:
+        stores = state.ZooKeeperState(parse([f"--zk-addr={CLOSED}"], {}), shutdown)
+        for is_default, suffix in (
+            (False, "servers run"),
+            (True, "On Kafka alone: --bootstrap-servers, and no option"),
+        ):
+            stores._is_default = is_default
+            with pytest.raises(Unavailable, match=f"^no ZooKeeper server of '{CLOSED}' answers.*{suffix}"):
+                stores.new_session()
 
 
 def test_a_silent_admin_service_is_announced_once(silent: str) -> None:

@@ -346,10 +346,10 @@ def _tag(options: TagOptions) -> int:
     if not options.datadog:
         raise InvalidConfiguration(["tag has no destination. Fix: topicmappr tag --datadog"])
     pools = read_pools(options.pools) if options.pools else None
-    cluster = read_cluster(options, options.metrics_source is MetricsSource.KAFKA)
-    brokers = members_of(*pools, cluster).brokers if pools else {}
-    tags = broker_tags(cluster.partitions, brokers, options.most_topics)
     with open_host_tags(options) as host_tags:
+        cluster = read_cluster(options, options.metrics_source is MetricsSource.KAFKA)
+        brokers = members_of(*pools, cluster).brokers if pools else {}
+        tags = broker_tags(cluster.partitions, brokers, options.most_topics)
         hosts = hosts_of_brokers(host_tags.fetch_tags(READ_TIMEOUT), options.broker_id_tag, options.host_tags)
         result, problems = taggings(tags, hosts, host_tags.fetch_own_tags(READ_TIMEOUT))
         require_hosts(result, problems)

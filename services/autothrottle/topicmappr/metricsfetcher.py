@@ -23,6 +23,8 @@ WAYS_TO_START = """\
 nothing says where the metrics come from. Fix: start it in one of these ways
       Kafka alone, for forecasts:
         --bootstrap-servers kafka1:9092 --history history
+      Kafka and ZooKeeper:
+        --bootstrap-servers kafka1:9092 --zk-addr zk1:2181
       Datadog and ZooKeeper, with the keys in METRICSFETCHER_API_KEY and METRICSFETCHER_APP_KEY:
         --zk-addr zk1:2181
       Prometheus and ZooKeeper:

@@ -523,7 +523,7 @@ def fetcher_defaults(given: Mapping[str, Given]) -> Mapping[str, str]:
         return defaults
     if "prometheus-url" in given:
         return {**defaults, "source": FetchSource.PROMETHEUS}
-    return {**defaults, "source": FetchSource.KAFKA} if is_kafka_alone(given) else defaults
+    return {**defaults, "source": FetchSource.KAFKA} if "bootstrap-servers" in given else defaults
 
 
 FETCHER_PREFIX = "METRICSFETCHER_"

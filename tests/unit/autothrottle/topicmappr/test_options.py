@@ -83,13 +83,14 @@ def test_both_spellings_together_are_refused() -> None:
     ("argv", "source", "zookeeper"),
     [
         (["--bootstrap-servers=a:1"], FetchSource.KAFKA, False),
-        (["--bootstrap-servers=a:1", "--zk-addr=b:1"], FetchSource.DATADOG, True),
+        (["--bootstrap-servers=a:1", "--zk-addr=b:1"], FetchSource.KAFKA, True),
+        (["--bootstrap-servers=a:1", "--zk-addr=b:1", "--api-key=k"], FetchSource.DATADOG, True),
         (["--bootstrap-servers=a:1", "--zk-addr=b:1", "--source=kafka"], FetchSource.KAFKA, True),
         (["--bootstrap-servers=a:1", "--zookeeper"], FetchSource.KAFKA, True),
         (["--bootstrap-servers=a:1", "--prometheus-url=http://b:1"], FetchSource.PROMETHEUS, False),
         (["--prometheus-url=http://b:1"], FetchSource.PROMETHEUS, True),
         (["--prometheus-url=http://b:1", "--api-key=k"], FetchSource.DATADOG, True),
-        (["--source=kafka", "--kafka-addr=a:1"], FetchSource.KAFKA, True),
+        (["--kafka-addr=a:1"], FetchSource.KAFKA, True),
     ],
 )
 def test_metricsfetcher_follows_the_same_rule(argv: Sequence[str], source: FetchSource, zookeeper: bool) -> None:

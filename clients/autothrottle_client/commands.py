@@ -282,7 +282,7 @@ def plan(call: CommandCall) -> None:
     """Plan the replicas of topics, and write the changes to a file for reassign.
 
     throttlectl plan rebuild --topics orders --brokers 1001,1003 --out plan.json
-    throttlectl plan rebalance --topics '.*' --brokers=-1
+    throttlectl plan rebalance --topics '.*' --brokers -1
     throttlectl plan decommission --topics '.*' --leaving 1002
     throttlectl plan apply --out plan.json
     throttlectl plan status

@@ -15,6 +15,7 @@ from autothrottle_client.tables import rows_table
 from autothrottle_client.texts import format_size, span
 
 _SHOWN_TOPICS = 10
+_SHOWN_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,11 @@ def _pool_lines(pool: PoolDifference) -> Iterable[str]:
     if pool.changed_partitions:
         state = f"{pool.changed_partitions} change, {format_size(pool.copied_bytes)} to copy"
     if pool.refusals:
-        state = f"refused: {'; '.join(pool.refusals)}"
+        state = "refused"
     yield f"{pool.name}: {pool.total_partitions} partitions: {state}"
+    yield from (f"  {reason}" for reason in pool.refusals[:_SHOWN_REFUSALS])
+    if more := len(pool.refusals[_SHOWN_REFUSALS:]):
+        yield f"  and {more} more reason{'s' * (more > 1)}"
     yield from (f"  {message}" for message in pool.messages)
 
 

@@ -344,7 +344,7 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments of a command here, where its options are known, with its usage."""
-        args = list(sys.argv[1:] if args is None else args)
+        args = self._joined(sys.argv[1:] if args is None else args)
         self._refuse_unknown_option(args)
         arguments, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -362,6 +362,20 @@ class _Parser(argparse.ArgumentParser):
                 next(remaining, None)  # its value
             elif word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
                 self.error(f"unrecognized arguments: {word.partition('=')[0]}")
+
+    def _joined(self, words: Iterable[str]) -> list[str]:
+        """Join options with values that begin with a dash, like `-1,1006`: argparse takes these for options."""
+        joined: list[str] = []
+        ended = False
+        for word in words:
+            action = self._option_string_actions.get(joined[-1]) if joined and not ended else None
+            is_value = re.match("-[^-]", word) and word not in self._option_string_actions
+            if action is not None and action.nargs is None and joined[-1].startswith("--") and is_value:
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+            ended = ended or word == "--"
+        return joined
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and a message, then exit."""

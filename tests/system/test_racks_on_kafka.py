@@ -66,7 +66,7 @@ def test_a_lost_rack_is_refused_and_then_allowed(
     arguments += [f"--bootstrap-servers={cluster.bootstrap_servers}", "--execute", f"--admin-addr={admin}"]
     assert main([*arguments, "--ignore-warns"]) == 1
     problem = f"{PARTITIONS} of {PARTITIONS} partitions would have two replicas in one rack"
-    assert problem in capsys.readouterr().err
+    assert problem in capsys.readouterr().out
     assert cluster.partitions([topic]) == initial_states
     assert main([*arguments, "--allow-fewer-racks"]) == 0
     assert problem in capsys.readouterr().out

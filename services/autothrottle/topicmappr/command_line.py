@@ -24,7 +24,6 @@ from autothrottle.core.capacity.values import capacity_value, forecast_values, l
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
-from autothrottle.core.texts import escape_unprintable, excerpt
 from autothrottle.runtime.command_line import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -112,7 +111,6 @@ from autothrottle_client.suggestions import suggestion
 EXIT_DRIFT = 3
 _MOST_TOPICS = 1000
 """Of `pools fit`."""
-_SHOWN_REFUSALS = 3
 
 _PURPOSES = {
     "rebuild": "replaces brokers, changes the replication factor, or places topics anew",
@@ -287,9 +285,10 @@ def _print_fit(options: PoolsOptions, topics: Sequence[str]) -> None:
             raise InvalidConfiguration(["retention is not given, and --bytes-in is. Fix: --retention=24 (hours)"])
         load = options.bytes_in, options.retention, options.replication, options.fan_out
         new = [new_topic(topic, *load) for topic in topics]
-    uses = fitting_pools(_pools_state(options)[0], () if new else topics, new)
+    state, _ = _pools_state(options)
+    uses = fitting_pools(state, () if new else topics, new)
     value = {topic: {name: use.ratio for name, use in pools.items()} for topic, pools in uses.items()}
-    print(json.dumps(value, indent=2) if options.json else fit_report(uses))
+    print(json.dumps(value, indent=2) if options.json else fit_report(uses, state.offers))
 
 
 def _print_packing(options: PoolsOptions, topics: Sequence[str]) -> None:
@@ -433,7 +432,7 @@ def _finish(options: PlanningOptions, result: Result) -> int:
     elif not refused and not options.dry_run:
         print(files_block(options.out_path, files))
     if refused:
-        print(_refusal(result), file=sys.stderr)
+        print(_refusal(options, result), file=sys.stderr)
         return EXIT_FAILED
     return execute(options, result) if options.execute else 0
 
@@ -442,13 +441,15 @@ def _is_refused(options: PlanningOptions, result: Result) -> bool:
     return bool(result.plan.refusals) or (result.needs_consent and not options.ignore_warns)
 
 
-def _refusal(result: Result) -> str:
-    """Return why no map is written: refusals, which no other option hides, or warnings."""
+def _refusal(options: PlanningOptions, result: Result) -> str:
+    """Return that no map is written, and the fix; the report has the reasons, a line each."""
     if not result.plan.refusals:
         return "Warnings encountered, partition map not created. Override with --ignore-warns."
-    return escape_unprintable(excerpt(result.plan.refusals, _SHOWN_REFUSALS, "; ")) + (
-        ". Partition map not created; --ignore-warns does not change that. Fix: list other brokers, give a smaller "
-        "--replication, or for racks --min-rack-ids or --allow-fewer-racks"
+    place = "`refusals`" if options.json else "WARN"
+    return (
+        f"The plan is refused, for the reasons in {place}. Partition map not created; --ignore-warns does not change "
+        "that. Fix: list other brokers, give a smaller --replication, or for racks --min-rack-ids or "
+        "--allow-fewer-racks"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from math import isfinite
+from math import ceil, isfinite
 from typing import Any
 
 from autothrottle.core.capacity.packing import (
@@ -32,6 +32,8 @@ from autothrottle.topicmappr.report import change_line, table
 
 _SHOWN_TOPICS = 10
 _SHOWN_REFUSALS = 3
+_ROUNDING = 1e-9
+"""Part of a broker that is an error of floating-point numbers."""
 
 
 def map_files_of(plans: PoolPlans) -> tuple[MapFile, ...]:
@@ -59,12 +61,16 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
         is_known = all(entry.size is not None for entry in plan.changed)
         size = gigabytes(plan.plan.copied_bytes) if is_known else "an unknown size"
         state = f"{changed} change, {size} to copy"
-    if refusals := plan.plan.refusals:
-        state = f"refused: {excerpt(refusals, _SHOWN_REFUSALS, '; ')}"
+    refusals = plan.plan.refusals
+    if refusals:
+        state = "refused"
     yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
+    yield from (f"  {reason}" for reason in refusals[:_SHOWN_REFUSALS])
+    if more := len(refusals[_SHOWN_REFUSALS:]):
+        yield f"  and {more} more reason{'s' * (more > 1)}"
     for message in plan_messages(plan):
         yield f"  {message}"
-    if not plan.plan.refusals:
+    if not refusals:
         for change in changes(plan.plan.old_map, plan.plan.new_map):
             if change.old.replicas != change.new.replicas:
                 yield f"  {change_line(change)}"
@@ -171,15 +177,27 @@ def fitting_pools(
     return fit([*(by_name[topic] for topic in topics), *new], others, state.offers)
 
 
-def fit_report(uses: Mapping[str, Mapping[str, Use]]) -> str:
-    """Return the best pool of each topic with the reason."""
+def fit_report(uses: Mapping[str, Mapping[str, Use]], offers: Sequence[PoolOffer]) -> str:
+    """Return the best pool of each topic with the reason, and the brokers that it needs if it is over its limit."""
     lines = []
+    brokers = {offer.name: offer.brokers for offer in offers}
     for topic, pools in uses.items():
         best, *others = [f"{name} {use.ratio:.1%} ({use.dimension.value})" for name, use in pools.items()]
         rest = f"; with it, the others would be fuller: {', '.join(others[:3])}" if others else ""
-        full = "" if next(iter(pools.values())).ratio <= 1 else ", which is over its limit"
+        full = _over_limit(brokers, *next(iter(pools.items())))
         lines.append(f"{topic}: {best}{full}{rest}")
     return "\n".join(map(escape_unprintable, lines))
+
+
+def _over_limit(brokers: Mapping[str, int], pool: str, use: Use) -> str:
+    """Return how many brokers a pool would need if it is over its limit; "": it is not."""
+    if use.ratio <= 1:
+        return ""
+    if not isfinite(use.ratio):
+        return ", which is over its limit: it offers nothing of that"
+    # What a pool offers grows with its brokers, if new ones are like the average of those that it has.
+    needed = ceil(use.ratio * brokers[pool] - _ROUNDING)
+    return f", which is over its limit: {needed} brokers like its {brokers[pool]} would do"
 
 
 def packed(state: PoolsState, new_pool_brokers: int) -> Packing:

@@ -36,8 +36,7 @@ def report(options: PlanningOptions, result: Result) -> str:
         blocks += _rebalance_blocks(options, result)
     else:
         blocks.append(_section("Action:", result.actions))
-    changed = map(change_line, changes(result.plan.old_map, result.plan.new_map))
-    blocks.append(_section("Partition map changes:", changed))
+    blocks.append(_section("Partition map changes:", _changes(options, result.plan)))
     copies, total = result.plan.partitions_to_copy, result.total_partitions
     blocks.append(f"MoveRatio: {result.move_ratio:.3f} ({copies} of {total} partitions have replicas to copy)")
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
@@ -123,6 +122,17 @@ def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: Pl
         yield f"  Sources limited to <= {_gibibytes(spread.mean * (1 + plan.tolerance))}"
         yield f"  Destinations limited to >= {_gibibytes(spread.mean * (1 - plan.tolerance))}"
     yield f"Bytes to copy: {_gibibytes(plan.copied_bytes)} (equal storage needs {_gibibytes(plan.bound_bytes)})"
+
+
+def _changes(options: PlanningOptions, plan: PlacementPlan) -> Iterator[str]:
+    """Yield the lines of the partitions in the maps, and the number of the others; all partitions on request."""
+    is_in_maps = isinstance(options, RebuildCommandOptions) and not options.skip_no_ops
+    is_all = is_in_maps or options.explain or getattr(options, "verbose", False)
+    all_changes = changes(plan.old_map, plan.new_map)
+    listed = [change for change in all_changes if is_all or change.old.replicas != change.new.replicas]
+    yield from map(change_line, listed)
+    if unchanged := len(all_changes) - len(listed):
+        yield f"{unchanged} partition{'s' * (unchanged > 1)} unchanged"
 
 
 def change_line(change: MapChange) -> str:

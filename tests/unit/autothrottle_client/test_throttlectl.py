@@ -642,6 +642,40 @@ def test_without_a_service_every_command_ends_with_status_4(
     assert err.startswith("throttlectl: admin is unavailable: ") and address in err and "Fix: " in err
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (("plan", "scale", "--brokers", "-1,1006"), "brokers", (-1, 1006)),
+        (("plan", "scale", "--brokers", "-2"), "brokers", (-2,)),
+        (("plan", "rebuild", "--leader-evac-brokers", "-1,5", "--topics", "t"), "leader_evac_brokers", (-1, 5)),
+        (("plan", "rebuild", "--topics", "-dash.*,t"), "topics", ("-dash.*", "t")),
+        (("plan", "rebuild", "--out", "-plan.json"), "out", "-plan.json"),
+        (("pause", "--reason", "-10 % for the weekend"), "reason", "-10 % for the weekend"),
+        (("quota", "set", "--client-id", "-etl"), "client_id", "-etl"),
+        (("--token-file", "-token", "state"), "token_file", "-token"),
+    ],
+)
+def test_the_value_of_an_option_may_begin_with_a_dash(words: Sequence[str], name: str, value: object) -> None:
+    """`plan scale --brokers -1,1006` was a wrong usage: argparse takes a word with a dash for an option."""
+    assert getattr(make_parser().parse_args(words), name) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("plan", "scale", "--brokers", "--out", "f"), "argument --brokers: expected one argument"),
+        (("plan", "scale", "--brokers", "-o", "json"), "argument --brokers: expected one argument"),
+        (("plan", "scale", "--brokers", "-3"), "argument --brokers: '-3' is not a broker id"),
+        (("plan", "scale", "--brokers"), "argument --brokers: expected one argument"),
+        (("set", "-200"), "argument RATE: '-200'"),
+    ],
+)
+def test_an_option_is_not_the_value_of_another_one(
+    words: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in output(capsys, *words, status=2)[1]
+
+
 # Bad input.
 
 BAD: dict[str, tuple[Sequence[str], str]] = {

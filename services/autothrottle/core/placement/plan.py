@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import fsum, sqrt
@@ -16,6 +16,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
 from autothrottle.core.placement.replica_table import ReplicaTable
+from autothrottle.core.texts import excerpt
 
 
 class BrokerShare(NamedTuple):
@@ -152,6 +153,9 @@ def storage_spread(free: Iterable[int]) -> StorageSpread | None:
         harmonic_mean=len(positive) / fsum(1 / value for value in positive) if positive else 0.0,
         standard_deviation=sqrt(fsum((value - mean) ** 2 for value in values) / len(values)),
     )
+
+
+_NAMED_BROKERS = 5
 
 
 def gigabytes(size: int) -> str:
@@ -305,6 +309,24 @@ class ReplicaReason(NamedTuple):
     """The broker that held the replica; None: it stays, or the replication factor grows."""
     reason: str
     """A sentence for operators."""
+
+
+def unused_brokers(plan: PlacementPlan, why: Callable[[PlacementBroker], str]) -> tuple[str, ...]:
+    """Return a sentence for each reason for which new brokers get no replica.
+
+    Args:
+        plan: the plan.
+        why: returns the reason of a broker that is not cordoned.
+    """
+    brokers_of_reasons: dict[str, list[int]] = {}
+    for broker in plan.brokers:
+        share = plan.new_statistics.shares.get(broker.id)
+        if broker.new and (share is None or not share.total):
+            brokers_of_reasons.setdefault("cordoned" if broker.cordoned else why(broker), []).append(broker.id)
+    return tuple(
+        f"new {'broker' if len(ids) == 1 else 'brokers'} {excerpt(ids, _NAMED_BROKERS)} without a replica: {reason}"
+        for reason, ids in brokers_of_reasons.items()
+    )
 
 
 def explain(plan: PlacementPlan) -> tuple[ReplicaReason, ...]:

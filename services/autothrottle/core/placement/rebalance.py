@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from autothrottle.core.errors import Invalid
@@ -24,10 +25,12 @@ from autothrottle.core.placement.plan import (
     gigabytes,
     least_bytes,
     storage_spread,
+    unused_brokers,
 )
-from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.rebuild import refill
 from autothrottle.core.placement.replica_counts import keep_small_replicas
 from autothrottle.core.placement.replica_table import ReplicaTable
+from autothrottle.core.texts import excerpt
 
 _NAMED_BROKERS = 3
 """Brokers that a sentence about exhausted storage names, the fullest ones."""
@@ -70,6 +73,7 @@ def _levelled(
     table = ReplicaTable(partitions, brokers, options.min_rack_ids, allow_fewer_racks=options.allow_fewer_racks)
     _check(table, options)
     free = table.free()
+    free_before = tuple(free)
     targets = _offload_targets(table, free, options)
     rules = MoveRules(
         budget=BYTES_OVER_BOUND * least_bytes(table),
@@ -88,9 +92,10 @@ def _levelled(
     plan = build_plan(table, table.result(), check_range=True)
     spread = plan.new_statistics.storage
     exhausted = () if moved else _exhausted(table, free, targets, options)
+    unused = exhausted or unused_brokers(plan, partial(_why_unused, table, free_before, targets, options))
     return replace(
         plan,
-        notes=(*plan.notes, *exhausted),
+        notes=(*plan.notes, *unused),
         relocations=moved,
         offload_targets=tuple(table.brokers[broker].id for broker in targets),
         tolerance=options.tolerance if options.tolerance is not None else _distance(spread),
@@ -153,6 +158,46 @@ def _exhausted(
     )
 
 
+def _why_unused(
+    table: ReplicaTable,
+    free: Sequence[int],
+    targets: Sequence[int],
+    options: RebalanceOptions,
+    new_broker: PlacementBroker,
+) -> str:
+    """Return why no replica moves to a new broker.
+
+    Args:
+        table: the replicas after the plan, of which none is on the broker.
+        free: free bytes of each broker before the plan.
+        targets: the brokers that offload replicas.
+        options: of the plan.
+        new_broker: the broker.
+    """
+    broker, mean = table.index[new_broker.id], sum(free) / len(free)
+    if not targets:
+        if options.storage_threshold or options.storage_threshold_bytes:
+            return "no other broker has so little free storage that the threshold lets it offload"
+        return f"no other broker has less free storage than the mean, {gigabytes(round(mean))}"
+    if free[broker] <= mean:
+        return f"its free storage, {gigabytes(free[broker])}, is not above the mean, {gigabytes(round(mean))}"
+    fullest = excerpt([table.brokers[target].id for target in targets], _NAMED_BROKERS)
+    movable = [
+        (number, target) for number, replicas in enumerate(table.sets) for target in targets if target in replicas
+    ]
+    large = [(number, target) for number, target in movable if table.sizes[number] >= options.partition_size_threshold]
+    if not large:
+        return (
+            f"all partitions of broker {fullest}, which would offload, are smaller than the smallest one to move, "
+            f"{gigabytes(options.partition_size_threshold)} (partition-size-threshold)"
+        )
+    if options.locality_scoped and all(table.racks[target] != table.racks[broker] for target in targets):
+        return f"replicas stay in their racks (locality-scoped), and no broker of rack {new_broker.rack} offloads"
+    if not any(table.fits(number, target, broker) for number, target in large):
+        return f"its rack {new_broker.rack} already has a replica of each partition that may leave broker {fullest}"
+    return "no replica that may move makes free storage more even there"
+
+
 def relocations(old_map: PartitionMap, new_map: PartitionMap) -> tuple[Relocation, ...]:
     """Return each replica that moves, ordered by source, size (largest first) and partition."""
     moves = [
@@ -198,7 +243,7 @@ def decommission(
     measured = all(entry.size is not None for entry in partitions) and all(
         broker.storage_free is not None for broker in marked if broker.receives
     )
-    plan = rebuild(
+    plan = refill(
         partitions,
         marked,
         RebuildOptions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 from autothrottle.core.errors import Invalid
@@ -22,6 +23,7 @@ from autothrottle.core.placement.plan import (
     build_plan,
     gigabytes,
     least_bytes,
+    unused_brokers,
 )
 from autothrottle.core.placement.replica_counts import (
     FreeLimits,
@@ -57,6 +59,14 @@ def rebuild(
     Raises:
         Invalid: options contradict each other, sizes or free storage are missing, or affinities cannot be formed.
     """
+    plan = refill(partitions, brokers, options)
+    return replace(plan, notes=(*plan.notes, *unused_brokers(plan, partial(_why_unused, plan, options.force))))
+
+
+def refill(
+    partitions: Iterable[PartitionReplicas], brokers: Sequence[PlacementBroker], options: RebuildOptions
+) -> PlacementPlan:
+    """Return the plan of `rebuild` for brokers that nobody named: none of them needs a reason if it gets no replica."""
     _check(options)
     table = ReplicaTable(
         partitions, brokers, options.min_rack_ids, options.partition_size_factor, options.allow_fewer_racks
@@ -83,6 +93,24 @@ def rebuild(
         after = evacuate_leadership(after, options.evacuation)
     by_storage = options.strategy is Strategy.STORAGE
     return build_plan(table, after, warnings, affinities, refusals=refusals, check_range=by_storage, new_racks=True)
+
+
+def _why_unused(plan: PlacementPlan, force: bool, broker: PlacementBroker) -> str:
+    """Return why a rebuild places no replica on a new broker."""
+    joined = [
+        (old, new)
+        for old, new in zip(plan.old_map, plan.new_map, strict=True)
+        if not set(new.replicas) <= set(old.replicas)
+    ]
+    if not joined and not force:
+        return (
+            "a rebuild only fills the places of brokers that leave, and no replica leaves one; scale, or a forced "
+            "rebuild, moves replicas to new brokers"
+        )
+    racks = {other.id: other.rack for other in plan.brokers}
+    if broker.rack and all(any(racks.get(id) == broker.rack for id in new.replicas) for _, new in joined):
+        return f"its rack {broker.rack} already has a replica of each partition that moves"
+    return f"the replicas of {len(joined)} partitions that move are more even on other brokers"
 
 
 def _check(options: RebuildOptions) -> None:

@@ -124,7 +124,9 @@ def test_a_pool_that_is_refused_has_a_line_that_can_be_read(directory: Directory
     pool = '[pools.a]\ntopics = ["latency_testing"]\nbrokers = [1001, 1006]\nreplication = 2\n'
     status, output, _ = directory.apply(pool, "--repair-lost")
     assert status == 1
-    assert output.splitlines()[0].endswith(" and 7 more")
+    first, *reasons = output.splitlines()[:5]
+    assert first == "a: 1 topics, 10 partitions: refused"
+    assert reasons[-1] == "  and 7 more reasons" and len(set(reasons)) == 4
 
 
 def test_partitions_without_a_size_have_no_bytes_to_copy(directory: Directory, cluster: PlacementCluster) -> None:
@@ -238,6 +240,11 @@ def test_fit_names_the_pool_and_the_reason(directory: Directory) -> None:
     status, output, _ = directory.run("pools", "fit", "new", *flags)
     assert status == 0
     assert output == "new: pool1 16.0% (network in); with it, the others would be fuller: pool2 16.0% (network in)\n"
+    flags = ("--bytes-in", "700MB/s", *flags[2:])
+    _, output, _ = directory.run("pools", "fit", "new", *flags)
+    assert output.startswith(
+        "new: pool1 112.2% (network in), which is over its limit: 6 brokers like its 5 would do; with it, "
+    )
     missing, _, error = directory.run("pools", "fit", "new", "--pools", str(EXAMPLE))
     assert missing == 1 and "topic new does not exist. Fix: " in error
 

@@ -1,4 +1,4 @@
-"""Cancellations leave no partition without original replicas in sync: the twin, and the adapter of the admin API."""
+"""Cancellations and submissions drop no replicas that are needed: the twin, and the adapter of the admin API."""
 
 from __future__ import annotations
 
@@ -86,6 +86,18 @@ def test_a_dead_original_replica_does_not_count(subject: Subject) -> None:
     assert subject.moves() == [True, False]
 
 
+def test_a_submission_replaces_no_running_reassignment(subject: Subject) -> None:
+    """Another tool may start a move after the check of the plan. Kafka replaces it, with all that it has copied."""
+    subject.cluster.add_topic("t2", {0: (1001, 1002)})
+    targets = {("t1", 0): (1003, 1002), ("t1", 1): (1003, 1004), ("t2", 0): (1001, 1003)}
+    refused = subject.reassigner.submit_reassignments(Term(subject.cluster.begin_term()), targets, TIMEOUT)
+    assert refused == {
+        ("t1", 0): "t1-0 is already being reassigned to [1003, 1004]; wait until it is done, or cancel it first"
+    }
+    assert subject.cluster.topics["t1"][0].target == (1003, 1004)
+    assert subject.cluster.topics["t2"][0].adding_replicas == (1003,)
+
+
 class OnKafka(Subject):
     """A subject whose answers of Kafka's admin API can be changed."""
 
@@ -131,6 +143,10 @@ def test_without_a_reading_nothing_is_cancelled() -> None:
         "not described"
     }
     subject.kafka.topic_failures.clear()
+    subject.kafka.failures["reassignments"] = Unavailable("no controller")
+    with pytest.raises(Conflict, match="nothing was submitted, because running reassignments cannot be read"):
+        subject.reassigner.submit_reassignments(Term(subject.cluster.begin_term()), {("t1", 0): (1003, 1004)}, TIMEOUT)
+    subject.kafka.failures.clear()
     subject.kafka.failures["brokers"] = Unavailable("no broker answers")
     with pytest.raises(Conflict, match="nothing was cancelled, because its safety cannot be checked now: no broker"):
         subject.cancel(1)

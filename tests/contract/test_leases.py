@@ -48,8 +48,8 @@ class SlowKafka(MemoryKafka):
 
     def __init__(self) -> None:
         cluster = MemoryCluster(brokers=(1001, 1002))
-        cluster.add_topic("t1", {0: (1001,)})
-        cluster.submit_reassignment("t1", {0: (1002,)})
+        cluster.add_topic("t1", {0: (1002,)})
+        cluster.submit_reassignment("t1", {0: (1001,)})
         super().__init__(cluster)
         self.writes: list[float] = []
         """When writes were carried out, on the monotonic clock."""

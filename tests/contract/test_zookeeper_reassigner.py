@@ -58,6 +58,15 @@ def test_submission_during_another_reassignment_is_a_conflict(subject: Subject) 
     assert subject.started() == {("t1", 1): [1003]}
 
 
+def test_a_submission_replaces_no_running_reassignment(subject: Subject) -> None:
+    """The list cannot be in the way of a move that was started through the admin API. Kafka would replace that move."""
+    subject.cluster.submit_reassignment("t1", {0: (1004, 1002)})
+    assert subject.reassigner.submit_reassignments(Term(subject.begin_term()), WANTED, TIMEOUT) == {
+        ("t1", 0): "t1-0 is already being reassigned to [1004, 1002]; wait until it is done, or cancel it first"
+    }
+    assert subject.started() == {("t1", 2): [1004]}
+
+
 def test_cancelling_through_zookeeper_fails_with_an_error_that_names_the_fix(subject: Subject) -> None:
     with pytest.raises(Invalid, match=r"only through the admin API. Fix: .*--bootstrap-servers"):
         subject.reassigner.cancel_reassignments(Term(subject.begin_term()), [("t1", 0)], TIMEOUT)
@@ -75,12 +84,18 @@ def test_too_large_a_list_is_refused_with_the_largest_permitted_count(subject: S
     assert data is not None and 0.9 * MAX_LIST_BYTES < len(data) <= MAX_LIST_BYTES
 
 
-def test_without_a_response_the_result_of_a_submission_is_unknown(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_without_a_response_the_result_of_a_submission_is_unknown(
+    fresh_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with contextlib.ExitStack() as stack:
         subject = Subject(fresh_zookeeper, stack)
         fence = subject.begin_term()
         freeze(fresh_zookeeper)
         try:
+            with pytest.raises(Unavailable, match="did not answer while reading the running reassignments"):
+                subject.reassigner.submit_reassignments(Term(fence), WANTED, timedelta(seconds=0.5))
+            # As if the server had frozen after this reading.
+            monkeypatch.setattr(subject.reassigner, "_moving", lambda *_: {})
             with pytest.raises(Unavailable, match="it is unknown whether it was submitted"):
                 subject.reassigner.submit_reassignments(Term(fence), WANTED, timedelta(seconds=0.5))
         finally:

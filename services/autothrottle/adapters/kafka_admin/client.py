@@ -82,10 +82,12 @@ class KafkaAdmin:
         hosts = messages.hosts(self._routing.metadata(self._deadline(timeout)))
         return {broker_id: (host,) if host else () for broker_id, host in hosts.items()}
 
-    def reassignments(self, *, timeout: timedelta | None = None) -> Answers[str, Mapping[int, PartitionReassignment]]:
-        """Return topic -> partition -> reassignment, for all reassignments in progress."""
+    def reassignments(
+        self, partitions: Collection[TopicPartition] | None = None, *, timeout: timedelta | None = None
+    ) -> Answers[str, Mapping[int, PartitionReassignment]]:
+        """Return topic -> partition -> reassignment in progress, of these partitions; None: of all."""
         deadline = self._deadline(timeout)
-        build = _bounded(messages.list_reassignments, deadline)
+        build = _bounded(partial(messages.list_reassignments, partitions), deadline)
         response = self._routing.ask_controller(build, deadline)
         _check(response, "the list of reassignments")
         return messages.reassignments(response)

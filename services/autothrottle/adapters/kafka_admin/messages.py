@@ -256,9 +256,14 @@ def _resource(result: Any) -> str:
 # Reassignments
 
 
-def list_reassignments(timeout_milliseconds: int) -> Any:
-    """Build a request for all reassignments."""
-    return kafka.protocol.admin.ListPartitionReassignmentsRequest(timeout_ms=timeout_milliseconds, topics=None)
+def list_reassignments(partitions: Iterable[TopicPartition] | None, timeout_milliseconds: int) -> Any:
+    """Build a request for the reassignments of some partitions; None: of all."""
+    request_type = kafka.protocol.admin.ListPartitionReassignmentsRequest
+    topic, topics = request_type.ListPartitionReassignmentsTopics, dict[str, list[int]]()
+    for name, number in partitions or ():
+        topics.setdefault(name, []).append(number)
+    rows = None if partitions is None else [topic(name=name, partition_indexes=n) for name, n in topics.items()]
+    return request_type(timeout_ms=timeout_milliseconds, topics=rows)
 
 
 @_checked

@@ -6,7 +6,7 @@ They are read from the controller's list and a broker's metadata.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import Conflict, Missing, Unavailable
 from autothrottle.core.operators.cancellation import Cancellation, CancelRule, original_replicas, without_reassignment
-from autothrottle.core.operators.submission import Targets
+from autothrottle.core.operators.submission import AFTER_THE_OTHER, Targets, replacements
 from autothrottle.ports.kafka import Refusals, Term
 from autothrottle.ports.state_store import Terms
 
@@ -169,7 +169,25 @@ class AdminReassigner:
         self._kafka, self._fence = kafka, Fence(terms, session_timeout)
 
     def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
-        return self._alter(term, targets, time.monotonic() + timeout.total_seconds())
+        until = self._fence.admit(term, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
+        replaced = self._replaced(targets, until)
+        refused = self._kafka.alter_reassignments(
+            {row: target for row, target in targets.items() if row not in replaced}, until=until
+        )
+        return replaced | {row: str(error) for row, error in refused.items()}
+
+    def _replaced(self, targets: Targets, deadline: float) -> dict[TopicPartition, str]:
+        """Return the partitions whose running reassignment to other replicas the submission would replace -> a reason.
+
+        Kafka would replace it, whichever tool started it, and drop its new replicas even if only they are in sync.
+        """
+        try:
+            listing = self._kafka.reassignments(targets.keys(), timeout=time_left(deadline))
+        except Unavailable as error:  # which would mean that Kafka may have received the submission
+            raise Conflict(f"nothing was submitted, because running reassignments cannot be read: {error}") from error
+        moving = {(topic, n): move for topic, rows in listing.values.items() for n, move in rows.items()}
+        current = {row: Assignment(move.replicas, NO_LEADER, (), *move[1:]) for row, move in moving.items()}
+        return {row: f"{reason}; {AFTER_THE_OTHER}" for row, reason in replacements(targets, current).items()}
 
     def cancel_reassignments(
         self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
@@ -180,8 +198,9 @@ class AdminReassigner:
         except Unavailable as error:  # which would mean that Kafka may have received the request
             raise Conflict(f"nothing was cancelled, because its safety cannot be checked now: {error}") from error
         kept = checked.kept
-        refused = self._alter(term, {row: None for row in partitions if row not in kept}, deadline)
-        return replace(checked, refused={**checked.refused, **refused})
+        until = self._fence.admit(term, deadline, _TOO_LATE)
+        refused = self._kafka.alter_reassignments({row: None for row in partitions if row not in kept}, until=until)
+        return replace(checked, refused={**checked.refused, **{row: str(error) for row, error in refused.items()}})
 
     def _checked(self, partitions: Collection[TopicPartition], deadline: float) -> Cancellation:
         """Return the partitions that must not be cancelled, from a new reading."""
@@ -228,10 +247,3 @@ class AdminReassigner:
             for row, assignment in moving.items()
             if (hazard := rule.hazard(row, _in_doubt(row, assignment, views)))
         }
-
-    def _alter(
-        self, term: Term, targets: Mapping[TopicPartition, Sequence[int] | None], deadline: float
-    ) -> dict[TopicPartition, str]:
-        until = self._fence.admit(term, deadline, _TOO_LATE)
-        refused = self._kafka.alter_reassignments(targets, until=until)
-        return {row: str(error) for row, error in refused.items()}

@@ -34,6 +34,7 @@ from autothrottle.adapters.zookeeper.bulk import (
     data_of,
     get_data_async,
     listen_to_events,
+    read_nodes,
     set_watches_async,
     unwatch_subtree,
     watch_subtree_async,
@@ -68,7 +69,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.operators.cancellation import Cancellation
-from autothrottle.core.operators.submission import Targets
+from autothrottle.core.operators.submission import AFTER_THE_OTHER, Targets, replacements
 from autothrottle.ports.kafka import Refusals, Term
 
 _NO_STATES: Mapping[int, StateNode] = MappingProxyType({})
@@ -557,11 +558,29 @@ class ZooKeeperReassigner:
 
     def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
         self._client, self._path, self._own = client, kafka.reassign_partitions, own
+        self._kafka = kafka
 
     def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
-        """Submit reassignments. Kafka refuses none here, so the result is always empty."""
-        self._create(term.fence, _formatted(targets), time.monotonic() + timeout.total_seconds())
-        return {}
+        """Submit reassignments. Kafka refuses none here: the result has those that would replace another one."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        replaced = replacements(targets, self._moving(targets, deadline))
+        if rest := {row: target for row, target in targets.items() if row not in replaced}:
+            self._create(term.fence, _formatted(rest), deadline)
+        return {row: f"{reason}; {AFTER_THE_OTHER}" for row, reason in replaced.items()}
+
+    def _moving(self, targets: Targets, deadline: float) -> dict[TopicPartition, Assignment]:
+        """Return the running reassignments of these partitions, which Kafka would replace (KIP-455)."""
+        topics = list(dict.fromkeys(topic for topic, _ in targets))
+        with translated_errors("reading the running reassignments"):
+            nodes = read_nodes(self._client, [self._kafka.topic(topic) for topic in topics], deadline)
+        moving = {}
+        for topic, data in zip(topics, nodes, strict=True):
+            node = parse_topic(data[0] or b"") if data is not None else TopicNode({}, {}, {})
+            for partition in node.adding_replicas.keys() | node.removing_replicas.keys():
+                adding, removing = (m.get(partition, ()) for m in (node.adding_replicas, node.removing_replicas))
+                replicas = node.replicas.get(partition, ())
+                moving[topic, partition] = Assignment(replicas, NO_LEADER, (), adding, removing)
+        return moving
 
     def cancel_reassignments(
         self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta

@@ -38,7 +38,7 @@ from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Un
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.cancellation import Cancellation, CancelRule, without_reassignment
 from autothrottle.core.operators.sources import lagging, reassignments_with_lagging
-from autothrottle.core.operators.submission import Targets
+from autothrottle.core.operators.submission import AFTER_THE_OTHER, Targets, replacements
 from autothrottle.core.quotas.keys import (
     DEFAULT,
     ClientQuotaEntity,
@@ -405,6 +405,8 @@ class MemoryCluster(Outages):
             return f"{row[0]}-{row[1]} does not exist; name a partition that does"
         if replicas is None:
             return without_reassignment(row, current)
+        if reason := replacements({row: replicas}, {row: current}).get(row, ""):
+            return f"{reason}; {AFTER_THE_OTHER}"
         absent = set(replicas) - self.brokers - set(current.replicas)
         return f"brokers {sorted(absent)} are not registered; name others" if absent else ""
 

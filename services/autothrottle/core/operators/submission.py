@@ -45,6 +45,9 @@ VISIBLE_WITHIN = timedelta(seconds=30)
 
 CHECK_FIRST = "list the reassignments before you try again"
 
+AFTER_THE_OTHER = "wait until it is done, or cancel it first"
+"""The fix for a partition that is being reassigned to other replicas."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProposedReassignment:
@@ -134,6 +137,15 @@ def proposal(snapshot: Snapshot, targets: Targets) -> ProposedReassignment:
     return ProposedReassignment(
         {r: to for r, to in targets.items() if r not in moving and r not in in_place}, moving, in_place
     )
+
+
+def replacements(targets: Targets, assignments: Mapping[TopicPartition, Assignment]) -> dict[TopicPartition, str]:
+    """Return the partitions that are being reassigned to other replicas than these targets -> a sentence."""
+    return {
+        row: f"{named(row)} is already being reassigned to {_list(assignment.target)}"
+        for row, target in targets.items()
+        if (assignment := assignments.get(row)) is not None and assignment.moves and assignment.target != target
+    }
 
 
 def some(problems: Iterable[str]) -> str:

@@ -208,7 +208,7 @@ def test_a_new_broker_without_a_replica_has_a_reason_and_unchanged_partitions_ar
     assert "Partition map changes:\n  5 partitions unchanged\nMoveRatio: " in out
     assert (
         "Notes:\n  new broker 1004 without a replica: all partitions of broker 1001, which would offload, are smaller "
-        "than the smallest one to move, 9.76GB (partition-size-threshold)\n"
+        "than the smallest one to move, 10.48 GB (partition-size-threshold)\n"
     ) in out
     assert main([*command, "--verbose"]) == 0
     assert capsys.readouterr().out.count(" no-op\n") == 5

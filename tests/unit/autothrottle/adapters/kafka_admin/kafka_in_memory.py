@@ -56,13 +56,16 @@ class MemoryKafka(KafkaAdmin):
         self._called("brokers")
         return frozenset(self.cluster.brokers - self.fenced)
 
-    def reassignments(self, *, timeout: timedelta | None = None) -> Answers[str, Mapping[int, PartitionReassignment]]:
+    def reassignments(
+        self, partitions: Collection[TopicPartition] | None = None, *, timeout: timedelta | None = None
+    ) -> Answers[str, Mapping[int, PartitionReassignment]]:
         self._called("reassignments")
+        requested = partitions
         reassignments = {
             topic: {
                 number: PartitionReassignment(p.replicas, p.adding_replicas, p.removing_replicas)
                 for number, p in partitions.items()
-                if p.moves
+                if p.moves and (requested is None or (topic, number) in requested)
             }
             for topic, partitions in dict(self.cluster.topics).items()
         }

@@ -22,7 +22,7 @@ OLD = (PlacementBroker(1, "a", 10 * GB), PlacementBroker(2, "a", 10 * GB), Place
         (
             PlacementBroker(4, "c", 10 * GB, new=True),
             RebalanceOptions(),
-            "no other broker has less free storage than the mean, 10.00GB",
+            "no other broker has less free storage than the mean, 10.74 GB",
         ),
         (
             PlacementBroker(4, "c", 50 * GB, new=True),
@@ -32,7 +32,7 @@ OLD = (PlacementBroker(1, "a", 10 * GB), PlacementBroker(2, "a", 10 * GB), Place
         (
             PlacementBroker(4, "c", 90 * GB, new=True),
             RebalanceOptions(partition_size_threshold=2 * GB),
-            "all partitions of broker 1, 2, 3, which would offload, are smaller than the smallest one to move, 2.00GB "
+            "all partitions of broker 1, 2, 3, which would offload, are smaller than the smallest one to move, 2.15 GB "
             "(partition-size-threshold)",
         ),
         (
@@ -53,7 +53,7 @@ def test_a_rebalance_says_why_a_new_broker_gets_no_replica(
 def test_a_new_broker_that_is_as_full_as_the_others_is_named() -> None:
     brokers = [PlacementBroker(1, "a", GB), *OLD[1:], PlacementBroker(4, "c", 2 * GB, new=True)]
     notes = scale(ROWS, brokers).notes
-    assert "new broker 4 without a replica: its free storage, 2.00GB, is not above the mean, 5.75GB" in notes
+    assert "new broker 4 without a replica: its free storage, 2.15 GB, is not above the mean, 6.17 GB" in notes
 
 
 def test_a_rack_that_has_every_partition_already_is_named() -> None:

@@ -69,6 +69,30 @@ def test_every_route_calls_its_method() -> None:
             assert set(reply.json) <= {field.json_name for field in route.method.output_type.fields}
 
 
+def test_a_move_is_listed_and_cancelled_only_where_it_is_safe() -> None:
+    rows = [{"topic": "t1", "partition": partition} for partition in (0, 1)]
+    with Front() as front:
+        cluster = front.services.cluster
+        cluster.add_topic("t1", {0: (1001, 1002), 1: (1001, 1002)})
+        cluster.submit_reassignment("t1", dict.fromkeys((0, 1), (1001, 1003)))
+        cluster.grow(1003, "t1", 0, mb(5))
+        cluster.join_isr("t1", 1, 1003)
+        for broker_id in (1001, 1002):
+            cluster.leave_isr("t1", 1, broker_id)
+        front.services.start_planners()
+        eventually(lambda: front.ask("GET", "/v1/state").status == 200)
+        (move,) = front.ask("GET", "/v1/reassignments?withMoves=true").json["moves"]
+        assert (move["partitions"], move["addingReplicas"], move["removingReplicas"]) == ([0, 1], [1003], [1002])
+        checked = front.ask("POST", "/v1/reassignments/cancel/check", json.dumps({"partitions": rows})).json
+        assert checked["effects"] == [
+            {**rows[0], "replicas": [1001, 1002], "droppedReplicas": [1003], "bytesLost": str(mb(5))}
+        ]
+        cancelled = front.ask("POST", "/v1/reassignments/cancel", json.dumps({"partitions": rows})).json
+        assert cancelled == {"cancelled": 1, "refused": checked["refused"]}
+        assert cancelled["refused"][0]["reason"].startswith("it needs 1 of its original replicas [1001, 1002] alive")
+        assert [cluster.topics["t1"][partition].moves for partition in (0, 1)] == [False, True]
+
+
 def test_a_pause_is_set_and_resumed(front: Front) -> None:
     pause = front.ask("PUT", "/v1/pause", '{"mode":"MODE_CLEAR","reason":"a release"}').json["pause"]
     assert (pause["mode"], pause["reason"]) == ("MODE_CLEAR", "a release")

@@ -187,7 +187,9 @@ class AdminReassigner:
             raise Conflict(f"nothing was submitted, because running reassignments cannot be read: {error}") from error
         moving = {(topic, n): move for topic, rows in listing.values.items() for n, move in rows.items()}
         current = {row: Assignment(move.replicas, NO_LEADER, (), *move[1:]) for row, move in moving.items()}
-        return {row: f"{reason}; {AFTER_THE_OTHER}" for row, reason in replacements(targets, current).items()}
+        replaced = {row: f"{reason}; {AFTER_THE_OTHER}" for row, reason in replacements(targets, current).items()}
+        unread = {row: listing.failures[row[0]] for row in targets if row[0] in listing.failures}
+        return {**replaced, **{row: f"its running reassignment cannot be read: {why}" for row, why in unread.items()}}
 
     def cancel_reassignments(
         self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta

@@ -20,7 +20,7 @@ from autothrottle.core.records import (
     Throttle,
     override_effect,
 )
-from autothrottle.core.texts import capitalized
+from autothrottle.core.texts import caller_name, capitalized
 from autothrottle_client.model import ClusterState, Override
 from autothrottle_client.reassignments import ReassignmentPath, Reassignments
 from autothrottle_client.tables import catch_up_words, failing_brokers, no_end_words
@@ -263,7 +263,9 @@ def _cycle(cycle: Cycle) -> CycleOverview:
 
 
 def _pause(pause: Pause | None) -> PauseOverview | None:
-    return None if pause is None else PauseOverview(pause.mode.value, pause.reason, pause.author, pause.time)
+    return (
+        None if pause is None else PauseOverview(pause.mode.value, pause.reason, caller_name(pause.author), pause.time)
+    )
 
 
 def _override(override: Override, state: ClusterState) -> OverrideOverview:

@@ -24,7 +24,7 @@ from autothrottle.core.records import (
     Submission,
     Throttle,
 )
-from autothrottle.core.texts import excerpt, id_ranges
+from autothrottle.core.texts import caller_name, excerpt, id_ranges
 from autothrottle_client.cancellation import NOTHING_MOVES, format_numbers
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
@@ -107,11 +107,33 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
             "ACTION": r.action.value,
             "BEFORE": _value(r.before, r.pause if r.action is AuditAction.RESUME else None),
             "AFTER": r.result or _value(r.after, r.pause if r.action is AuditAction.PAUSE else None),
-            "WHO": f"{r.who}: {r.reason}" if r.reason else r.who,
+            "WHO": f"{caller_name(r.who)}: {r.reason}" if r.reason else caller_name(r.who),
         }
         for r in records
     )
     return rows_table(rows, "no action is recorded")
+
+
+def audit_sentence(record: AuditRecord) -> str:
+    """Return an action on one line, with its caller in short.
+
+    >>> from datetime import UTC
+    >>> at = datetime(2026, 11, 2, tzinfo=UTC)
+    >>> audit_sentence(AuditRecord(1, at, "anna at 10.0.0.9:5000", AuditAction.SET, 7, None, Override(50_000_000, 7)))
+    'Set by anna: broker 7, 50MB/s instead of no override'
+    >>> audit_sentence(AuditRecord(1, at, "10.0.0.9:5", AuditAction.SUBMIT, None, None, None, result="2 submitted"))
+    'Submit by 10.0.0.9: 2 submitted'
+    """
+    verb = record.action.value.replace("_", " ").capitalize()
+    overrides = record.action in (AuditAction.SET, AuditAction.REMOVE, AuditAction.PURGE)
+    details = [override_scope(record.broker_id)] if overrides or record.broker_id is not None else []
+    if overrides:
+        after, before = (override_words(o) if o else "no override" for o in (record.after, record.before))
+        details.append(f"{after} instead of {before}")
+    details += [
+        text for text in (_value(None, record.pause) if record.pause else "", record.result, record.reason) if text
+    ]
+    return f"{verb} by {caller_name(record.who)}{': ' * bool(details)}{', '.join(details)}"
 
 
 def _target(broker_id: int | None) -> str:
@@ -165,7 +187,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
         {
             "NAME": rule.name,
             "TIME": "-" if rule.time is None else time_words(rule.time),
-            "AUTHOR": rule.author,
+            "AUTHOR": caller_name(rule.author),
             "RULE": rule.sentence,
         }
         for rule in rules
@@ -309,7 +331,7 @@ def _leader(state: ClusterState) -> list[tuple[str, str]]:
 def catch_up_words(catch_up: CatchUp) -> str:
     """Return the broker, start and author of a throttled catch-up, on one line."""
     since = "" if catch_up.time is None else f", since {time_words(catch_up.time)}"
-    return f"broker {catch_up.broker_id}{since}" + (f", by {catch_up.author}" if catch_up.author else "")
+    return f"broker {catch_up.broker_id}{since}" + (f", by {caller_name(catch_up.author)}" if catch_up.author else "")
 
 
 def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
@@ -480,9 +502,21 @@ def time_words(time: datetime) -> str:
 
 
 def rows_table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
-    """Return a table whose header is the keys of the first row; without rows, the text that says so."""
+    """Return a table whose header is the keys of the first row; without rows, the text that says so.
+
+    A longer cell than `_MOST_CELL` is cut: one long error would make every row as wide. JSON has all of it.
+    """
     lines = list(rows)
-    return aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else no_rows
+    cells = (list(map(_cut, row.values())) for row in lines)
+    return aligned([list(lines[0]), *cells]) if lines else no_rows
+
+
+_MOST_CELL = 100
+"""Characters of a cell of a table. Topics and yield rules are rarely longer."""
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _MOST_CELL else f"{cell[: _MOST_CELL - 3]}..."
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -163,7 +163,9 @@ def test_override_of_a_stopped_broker_is_in_force_from_its_start(
     cluster.create_topic("waiting", {0: [1]})
     fill(cluster, "waiting", 2 * PIECE)
     before = cluster.stored_configs()
-    submit(admin, {("waiting", 0): [BACK]})
+    move = admin_pb2.SubmitReassignmentRequest(throttle_bytes_per_second=1 * MB)  # not over before the broker stops
+    move.partitions.add(topic="waiting", partition=0, replicas=[BACK])
+    assert admin.SubmitReassignment(move, timeout=60).submitted == 1
     cluster.stop_broker(BACK)
     try:
         assert_named_first(admin)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import grpc
 
-from autothrottle.admin.action_log import ActionLog, log_action
+from autothrottle.admin.action_log import ActionLog, log_action, moves_words, partitions_words
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.plan_check import PlanCheck
 from autothrottle.core.cluster.configs import validate_broker_id
@@ -186,13 +186,17 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         allowances = SAME_NAMES.from_message(Allowances, request)
         is_fixed = request.HasField("throttle_bytes_per_second")
         rate = validate_rate(request.throttle_bytes_per_second) if is_fixed else None
-        recorded = nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who)
+        moves = moves_words(requested)
+        recorded = (
+            nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who, moves)
+        )
         with recorded:
             plan = self._plan_check.check(requested, allowances, time_left(context))
             if request.validate_only and not plan.targets:
                 nothing = Submission(0, warnings=plan.warnings, left_out=plan.left_out)
                 return SAME_NAMES.to_message(admin_pb2.SubmitReassignmentResponse, nothing)
             plan.require_partitions()
+            moves = moves_words(plan.targets)
             with _leader_required(), self._fixed_rate(rate, request.validate_only, who) as accepted:
                 submitted = self._planner.submit_reassignment(plan.targets, request.validate_only, time_left(context))
                 accepted.extend([submitted] if submitted.submitted or submitted.already_in_progress else [])
@@ -200,19 +204,18 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         submitted = replace(submitted, warnings=warnings, left_out=plan.left_out)
         if not request.validate_only:
             refused = f", {len(submitted.refused)} refused" if submitted.refused else ""
-            self._actions.record(
-                AuditAction.SUBMIT, who, f"Reassignment of {submitted.submitted} partitions submitted{refused}"
-            )
+            self._actions.record(AuditAction.SUBMIT, who, f"{moves}: {submitted.submitted} submitted{refused}")
         return SAME_NAMES.to_message(admin_pb2.SubmitReassignmentResponse, submitted)
 
     def CancelReassignment(
         self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.CancelReassignmentResponse:
         rows, who = partitions_from_messages(request.partitions), author(context)
-        with self._actions.failure_recorded(AuditAction.CANCEL, who), _leader_required():
+        subject = partitions_words(rows)
+        with self._actions.failure_recorded(AuditAction.CANCEL, who, subject), _leader_required():
             refused = self._planner.cancel_reassignment(rows, time_left(context))
         cancelled, refusals = len(rows) - len(refused), f", {len(refused)} refused" if refused else ""
-        self._actions.record(AuditAction.CANCEL, who, f"Reassignment of {cancelled} partitions cancelled{refusals}")
+        self._actions.record(AuditAction.CANCEL, who, f"{subject}: {cancelled} cancelled{refusals}")
         return admin_pb2.CancelReassignmentResponse(cancelled=cancelled, refused=refusals_to_messages(refused))
 
     def CheckCancellation(

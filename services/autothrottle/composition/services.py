@@ -284,7 +284,8 @@ class Composition:
 
             path = configuration.clusters
             clusters = FollowedClusters(read_contexts_file(Path(path))) if path else None
-            live = LiveView(AdminReading(admin), clusters)
+            reading = AdminReading(admin)
+            live = LiveView(reading, clusters, past=reading.past)
         server = GatewayServer(
             admin,
             listen,

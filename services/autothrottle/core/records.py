@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.open_enum import OpenEnum
+from autothrottle.core.texts import caller_name
 from autothrottle.core.units import BytesPerSecond
 
 
@@ -192,7 +193,7 @@ class Pause:
 
     def __str__(self) -> str:
         since = f", since {self.time:%Y-%m-%dT%H:%M:%SZ}" if self.time else ""
-        by = f", by {self.author}" if self.author else ""
+        by = f", by {caller_name(self.author)}" if self.author else ""
         why = f": {self.reason}" if self.reason else ""
         return f"{self.mode.value}{since}{by}{why}"
 

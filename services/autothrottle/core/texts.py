@@ -49,6 +49,33 @@ def excerpt(items: Sequence[object], most: int, separator: str = ", ") -> str:
     return separator.join(map(str, items[:most])) + more
 
 
+_PEER = re.compile(r"(?:ipv[46]:)?(.*?)(?::[0-9]+)?")
+"""An address as gRPC or a gateway names it; its host is the first group."""
+
+
+def caller_name(who: str) -> str:
+    """Return who did something, in short: the login or the certificate's name if there is one, else the host.
+
+    Logs, JSON and stored records have the whole text: the name, the address, and the service through which it called.
+
+    >>> caller_name("anna at 10.0.0.9:5000 through unix:/run/a.sock"), caller_name("anna at ipv4:10.0.0.9:5000")
+    ('anna', 'anna')
+    >>> caller_name("10.0.0.9:5000 through ipv4:10.0.0.1:4711"), caller_name("ipv6:%5B::1%5D:4711")
+    ('10.0.0.9', '::1')
+    >>> caller_name("unix:"), caller_name("planner, term 3")
+    ('local socket', 'planner, term 3')
+    """
+    client = who.rpartition(" through ")[0] or who
+    name, _, address = client.rpartition(" at ")
+    if name:
+        return name
+    if address.startswith("unix:"):
+        return "local socket"
+    match = _PEER.fullmatch(address)
+    host = match[1] if match else address
+    return host.removeprefix("%5B").removesuffix("%5D").removeprefix("[").removesuffix("]")
+
+
 def without_numbers(text: str) -> str:
     """Return a text with its numbers replaced, so that texts that differ only in these are equal.
 

@@ -27,10 +27,10 @@ from autothrottle.gateway.history import LinkHistory
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import Metadata
 from autothrottle_client.explanation import explanation
-from autothrottle_client.model import ClusterState, from_message
+from autothrottle_client.model import AuditRecord, ClusterState, from_message
 from autothrottle_client.overview import Overview, overview
 from autothrottle_client.reassignments import Reassignments
-from autothrottle_client.tables import override_scope, override_words
+from autothrottle_client.tables import audit_sentence, override_scope, override_words
 
 READ_TIMEOUT = timedelta(seconds=1.5)
 """Timeout of each of the two calls of a reading."""
@@ -92,6 +92,18 @@ class AdminReading:
         state = self._state()
         return state, from_message(Reassignments, self._admin.call("ListReassignments", request, READ_TIMEOUT, ()))
 
+    def past(self) -> Sequence[LogEvent]:
+        """Return the newest actions of operators, the oldest first.
+
+        Raises:
+            AutothrottleError: admin answered with an error, or did not answer.
+        """
+        request = admin_pb2.ListAuditRecordsRequest(limit=_MOST_EVENTS)
+        answer = self._admin.call("ListAuditRecords", request, READ_TIMEOUT, ())
+        assert isinstance(answer, admin_pb2.ListAuditRecordsResponse)
+        records = [from_message(AuditRecord, record) for record in answer.records]
+        return [LogEvent(record.time, audit_sentence(record)) for record in reversed(records)]
+
     def _state(self) -> ClusterState:
         message = self._fetch_state(without_cycle=True)
         end = message.last_cycle_end.ToDatetime(tzinfo=UTC) if message.HasField("last_cycle_end") else None
@@ -146,6 +158,7 @@ class LiveView:
         clusters: FollowedClusters | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
+        past: Callable[[], Sequence[LogEvent]] = tuple,
     ) -> None:
         """Start nothing yet.
 
@@ -154,7 +167,10 @@ class LiveView:
             clusters: other clusters; None: there are none.
             clock: returns the time in UTC.
             monotonic: returns monotonic seconds.
+            past: reads what happened before the start, the oldest first.
         """
+        self._past: Callable[[], Sequence[LogEvent]] | None = past
+        """None: it was read."""
         self._read, self._clusters, self._clock, self._monotonic = read, clusters, clock, monotonic
         self._history = LinkHistory()
         self._events: deque[LogEvent] = deque(maxlen=_MOST_EVENTS)
@@ -293,10 +309,22 @@ class LiveView:
             self._note_problem(now, f"unexpected {type(error).__name__}; report it with the traceback in the log")
         else:
             self._note_problem(now, "")
+            self._read_past()
             self._events.extend(events_between(self._state, state, now))
             self._state, self._overview, self._read_at = state, current, begin
             self._history.add(now, current.sides)
         self._publish(begin)
+
+    def _read_past(self) -> None:
+        """Put the actions that the audit has before the events of this process, once."""
+        if self._past is None:
+            return
+        try:
+            events = self._past()
+        except AutothrottleError:
+            return  # the next reading tries again
+        self._past = None
+        self._events = deque([*events, *self._events], maxlen=_MOST_EVENTS)
 
     def _note_problem(self, now: datetime, problem: str) -> None:
         if bool(problem) != bool(self._problem):

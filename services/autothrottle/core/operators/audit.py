@@ -38,7 +38,7 @@ class StoredAuditRecord:
     time: datetime
     """UTC, by the store's clock."""
     who: str
-    """The caller, if known."""
+    """The caller, if known: its name, its address, and the service through which it called; `caller_name` is short."""
     action: AuditAction
     broker_id: int | None = None
     """The broker of the override or catch-up; None: the cluster override, or an action that concerns no broker."""

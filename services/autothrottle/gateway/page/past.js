@@ -83,7 +83,7 @@ function eventTable() {
     keyOf: (row) => `${row.time} ${row.text}`,
     textOf: (row) => row.text,
     order: { column: 0, isDescending: true },
-    empty: "Nothing has happened since this gateway started.",
+    empty: "Nothing has happened yet.",
   });
 }
 
@@ -106,6 +106,14 @@ const ACTIONS = {
   ACTION_REMOVE_QUOTA: "removed client quotas",
 };
 
+/** Who did something, in short: the login or the certificate's name if there is one, else the host. */
+function callerName(who) {
+  const client = who.includes(" through ") ? who.slice(0, who.lastIndexOf(" through ")) : who;
+  if (client.includes(" at ")) return client.slice(0, client.lastIndexOf(" at "));
+  if (client.startsWith("unix:")) return "local socket";
+  return client.replace(/^ipv[46]:/, "").replace(/:\d+$/, "").replace(/^(%5B|\[)/, "").replace(/(%5D|\])$/, "");
+}
+
 function auditText(record) {
   const parts = [ACTIONS[record.action] ?? record.action];
   const isOverride = ["ACTION_SET", "ACTION_REMOVE", "ACTION_PURGE"].includes(record.action);
@@ -123,7 +131,7 @@ function auditTable() {
     noun: "record",
     columns: [
       { title: "Time", width: "168px", sort: (row) => Number(row.number), cell: (row) => time(row.time), isHeader: true },
-      { title: "Who", width: "minmax(120px, 220px)", sort: (row) => row.who, cell: (row) => wide(row.who) },
+      { title: "Who", width: "minmax(120px, 220px)", sort: (row) => callerName(row.who), cell: (row) => h("span", { class: "clamp", title: row.who }, callerName(row.who)) },
       { title: "What", width: "minmax(0, 1fr)", sort: auditText, cell: (row) => wide(auditText(row)) },
     ],
     keyOf: (row) => row.number,

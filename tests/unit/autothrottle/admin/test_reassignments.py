@@ -238,9 +238,9 @@ def test_every_write_is_audited_with_its_result(
         *(record.ACTION_SUBMIT, record.ACTION_SUBMIT, record.ACTION_CANCEL, record.ACTION_REQUEST_CYCLE),
         *(record.ACTION_START_CATCH_UP, record.ACTION_STOP_CATCH_UP),
     ]
-    assert found[0][1] == "Reassignment of 2 partitions submitted"
-    assert found[1][1].startswith("Failed: ") and "absent" in found[1][1]
-    assert found[2][1] == "Reassignment of 2 partitions cancelled"
+    assert found[0][1] == "2 partitions of t1 to brokers [1001 1003]: 2 submitted"
+    assert found[1][1].startswith("Failed for 1 partition of absent to brokers [1001]: ")
+    assert found[2][1] == "2 partitions of t1: 2 cancelled"
     logged = [r for r in caplog.records if r.name == "autothrottle.audit"]
     assert [r.getMessage().partition(" by ipv4:127.0.0.1:")[0] for r in logged] == [
         *(result for _, result in found[:4]),

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.gateway import streams
-from autothrottle.gateway.live import AdminReading, LiveView, Reading, events_between, now_document
+from autothrottle.gateway.live import AdminReading, LiveView, LogEvent, Reading, events_between, now_document
 from autothrottle.gateway.server import MOST_CONNECTIONS_OF_HOST, GatewayServer
 from autothrottle.gateway.streams import MOST_STREAMS
 from autothrottle.runtime.access import Access
@@ -192,6 +192,40 @@ def test_the_last_cycle_is_fetched_once() -> None:
     assert number() == 2 and sum(cycles) == 3
     state.ClearField("last_cycle")
     assert number() is None
+
+
+def test_events_begin_with_the_audit_so_that_they_survive_a_restart_of_the_gateway() -> None:
+    """The events of the page were lost with the gateway."""
+    before = LogEvent(NOON, "Set by anna: cluster, 7MB/s instead of no override")
+    answers: Iterator[Exception | list[LogEvent]] = iter([Unavailable("admin is gone"), [before]])
+    calls = []
+
+    def past() -> Sequence[LogEvent]:
+        answer = next(answers)
+        calls.append(answer)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    live = LiveView(lambda: (STATE, Reassignments()), clock=lambda: NOON, past=past)
+    for _ in range(4):
+        live._poll()
+    assert len(calls) == 2, "read once, as soon as admin answers"
+    texts = [event["text"] for event in dict(live._documents())["events"]["events"]]
+    assert texts[-1] == before.text and len(texts) == 2
+
+
+def test_the_audit_is_read_from_admin_the_oldest_first() -> None:
+    class Admin:
+        def call(self, method: str, request: Message, timeout: timedelta, metadata: Metadata) -> Message:
+            assert method == "ListAuditRecords"
+            answer = admin_pb2.ListAuditRecordsResponse()
+            for number, action in ((2, admin_pb2.AuditRecord.ACTION_SUBMIT), (1, 99)):
+                record = answer.records.add(number=number, who="anna at 1.2.3.4:5", action=action, result=f"r{number}")
+                record.time.FromDatetime(NOON + timedelta(seconds=number))
+            return answer
+
+    assert [event.text for event in AdminReading(Admin()).past()] == ["Unknown by anna: r1", "Submit by anna: r2"]
 
 
 def test_an_outage_of_admin_keeps_the_last_state_with_the_problem() -> None:

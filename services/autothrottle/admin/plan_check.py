@@ -92,8 +92,7 @@ class PlanCheck:
         read = _Readings(deadline, warnings)
         brokers: Mapping[int, PlacementBroker] = {}
         if changed:
-            named = adding.union(*(assignments[row].replicas for row in changed))
-            brokers = read("racks and cordons of brokers", lambda limit: self.cluster.fetch_brokers(named, limit), {})
+            brokers = read("racks and cordons of brokers", lambda limit: self.cluster.fetch_brokers(adding, limit), {})
         metrics = StorageMetrics()
         if asked := snapshot.brokers.intersection(adding):
             asked |= snapshot.brokers.intersection(assignments[row].leader for row in changed)

@@ -132,8 +132,12 @@ class PlacementCluster:
 class ClusterSource(Protocol):
     """Reads the brokers and partitions of a cluster, without storage."""
 
-    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
-        """Return broker id -> rack and cordon of those of these brokers that are registered.
+    def fetch_brokers(self, cordons_of: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+        """Return broker id -> its rack, for all registered brokers, without reading the partitions.
+
+        Args:
+            cordons_of: only these brokers are asked whether they are cordoned; a silent one counts as not cordoned.
+            timeout: > 0.
 
         Raises:
             Unavailable: the cluster does not answer in time.

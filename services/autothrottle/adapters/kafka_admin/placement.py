@@ -27,10 +27,10 @@ class AdminClusterSource:
     def __init__(self, kafka: KafkaAdmin) -> None:
         self._kafka = kafka
 
-    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+    def fetch_brokers(self, cordons_of: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
         deadline = time.monotonic() + timeout.total_seconds()
-        racks = {id: rack for id, rack in self._kafka.racks(timeout=timeout).items() if id in broker_ids}
-        return self._brokers(racks, time_left(deadline))
+        racks = self._kafka.racks(timeout=timeout)
+        return self._brokers(racks, racks.keys() & set(cordons_of), time_left(deadline))
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
@@ -54,13 +54,15 @@ class AdminClusterSource:
             if topic not in failures
             for partition, row in partitions.items()
         )
-        brokers = self._brokers(racks, time_left(deadline))
+        brokers = self._brokers(racks, racks.keys(), time_left(deadline))
         problems = tuple(f"topic {topic} cannot be read: {failure}" for topic, failure in failures.items())
         return PlacementCluster(brokers, settled(current, reassigning), problems=problems)
 
-    def _brokers(self, racks: Mapping[int, str], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+    def _brokers(
+        self, racks: Mapping[int, str], cordons_of: Collection[int], timeout: timedelta
+    ) -> Mapping[int, PlacementBroker]:
         """Return the brokers; one is cordoned if all its log directories are (KIP-1066), and not if it is silent."""
-        configs = self._kafka.broker_configs(racks, CORDON_KEYS, timeout=timeout).values
+        configs = self._kafka.broker_configs(cordons_of, CORDON_KEYS, timeout=timeout).values if cordons_of else {}
         return {
             id: PlacementBroker(id, rack, cordoned=id in configs and is_cordoned(configs[id]))
             for id, rack in sorted(racks.items())

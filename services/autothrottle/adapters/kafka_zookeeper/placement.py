@@ -41,16 +41,12 @@ class ZooKeeperClusterSource:
     def __init__(self, client: KazooClient, kafka: KafkaPaths) -> None:
         self._client, self._kafka = client, kafka
 
-    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
-        deadline, ids = time.monotonic() + timeout.total_seconds(), sorted(broker_ids)
+    def fetch_brokers(self, cordons_of: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+        # Kafka in ZooKeeper mode has no cordons.
+        deadline = time.monotonic() + timeout.total_seconds()
         with translated_errors("reading the brokers' racks"):
-            nodes = read_nodes(self._client, [f"{self._kafka.broker_ids}/{id}" for id in ids], deadline)
-        brokers = {}
-        for id, node in zip(ids, nodes, strict=True):
-            with suppress(Invalid):  # its rack is unknown
-                if node is not None:
-                    brokers[id] = PlacementBroker(id, registered_rack(node[0] or b""))
-        return brokers
+            nodes = self._nodes(self._kafka.broker_ids, deadline)
+        return self._brokers(nodes)[0]
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
@@ -72,12 +68,15 @@ class ZooKeeperClusterSource:
             for topic, node in nodes.items()
             for partition, replicas in node.replicas.items()
         )
-        ids = {id: name for name in brokers if (id := broker_id_of(name)) is not None}
-        racks, unreadable = _parsed(sorted(ids), lambda id: registered_rack(brokers[ids[id]]), "broker {}".format)
-        placement_brokers = {id: PlacementBroker(id, rack) for id, rack in racks.items()}
+        placement_brokers, unreadable = self._brokers(brokers)
         return PlacementCluster(
             placement_brokers, settled(current, targets, frozenset(deleting)), problems=(*problems, *unreadable)
         )
+
+    def _brokers(self, nodes: Mapping[str, bytes]) -> tuple[Mapping[int, PlacementBroker], list[str]]:
+        ids = {id: name for name in nodes if (id := broker_id_of(name)) is not None}
+        racks, problems = _parsed(sorted(ids), lambda id: registered_rack(nodes[ids[id]]), "broker {}".format)
+        return {id: PlacementBroker(id, rack) for id, rack in racks.items()}, problems
 
     def _nodes(self, parent: str, deadline: float) -> Mapping[str, bytes]:
         """Return the name -> data of each child; one that disappears meanwhile is absent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from autothrottle.adapters.memory.state_store import Outages
@@ -19,9 +20,10 @@ class MemoryPlacementCluster(Outages):
     def __init__(self, cluster: PlacementCluster) -> None:
         self.cluster = cluster
 
-    def fetch_brokers(self, broker_ids: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
+    def fetch_brokers(self, cordons_of: Collection[int], timeout: timedelta) -> Mapping[int, PlacementBroker]:
         self._raise_if_down()
-        return {id: broker for id, broker in self.cluster.brokers.items() if id in broker_ids}
+        brokers = self.cluster.brokers.items()
+        return {id: replace(broker, cordoned=broker.cordoned and id in cordons_of) for id, broker in brokers}
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         self._raise_if_down()

@@ -358,6 +358,20 @@ def test_every_method_with_partitions_accepts_a_large_body(front: Front) -> None
         assert reply.status == status and text in reply.text, (name, reply)
 
 
+def test_a_plan_that_cuts_replicas_is_a_conflict_unless_a_field_allows_it(front: Front) -> None:
+    front.services.cluster.add_topic("cut", {0: (1001, 1002)})
+    plan = {"partitions": [{"topic": "cut", "partition": 0, "replicas": [1001]}], "validateOnly": True}
+    reason = "cut-0 would have 1 replica instead of 2; to submit it nevertheless: --allow-fewer-replicas"
+    reply = front.ask("POST", "/v1/reassignments", json.dumps(plan))
+    assert (reply.status, reply.json) == (409, {"code": "ABORTED", "message": reason})
+    listing = front.ask("POST", "/v1/reassignments", json.dumps({**plan, "skipRefused": True})).json
+    partitions = [{"topic": "cut", "partition": 0}]
+    assert listing["leftOut"] == [{"reason": reason, "partitions": partitions, "allowedBy": "allow_fewer_replicas"}]
+    for name in ("allowFewerReplicas", "allow_fewer_replicas"):
+        reply = front.ask("POST", "/v1/reassignments", json.dumps({**plan, name: True}))
+        assert "no planner leads" in reply.text, "the planner is asked only for what is not refused"
+
+
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 10_000_000])
 @pytest.mark.parametrize(("verb", "target"), [("PUT", "/v1/override"), ("POST", "/throttle?rate=5")])
 def test_an_oversized_body_is_413(front: Front, verb: str, target: str, size: int) -> None:

@@ -73,17 +73,17 @@ class PlacedKafka(MemoryKafka):
     def racks(self, *, timeout: timedelta | None = None) -> Mapping[int, str]:
         return {1001: "a", 1002: "", 1003: "b", 1004: "c"}
 
-    def broker_configs(self, *_: object, **__: object) -> Answers[int, Mapping[str, ConfigValue]]:
+    def broker_configs(
+        self, broker_ids: Collection[int], *_: object, **__: object
+    ) -> Answers[int, Mapping[str, ConfigValue]]:
         directories = {"log.dirs": ConfigValue("/data1, /data2")}
-        return Answers(
-            {
-                1001: {},
-                1002: {CORDONED_LOG_DIRS: ConfigValue("*"), **directories},
-                1003: {CORDONED_LOG_DIRS: ConfigValue("/data2,/data1"), **directories},
-                1004: {CORDONED_LOG_DIRS: ConfigValue("/data2"), **directories},
-            },
-            {},
-        )
+        configs: Mapping[int, Mapping[str, ConfigValue]] = {
+            1001: {},
+            1002: {CORDONED_LOG_DIRS: ConfigValue("*"), **directories},
+            1003: {CORDONED_LOG_DIRS: ConfigValue("/data2,/data1"), **directories},
+            1004: {CORDONED_LOG_DIRS: ConfigValue("/data2"), **directories},
+        }
+        return Answers({id: configs[id] for id in broker_ids}, {})
 
 
 def test_a_plan_starts_from_the_end_of_reassignments_in_progress() -> None:
@@ -110,11 +110,13 @@ def test_brokers_have_their_racks_and_cordons() -> None:
     }
 
 
-def test_some_brokers_are_read_without_the_partitions() -> None:
+def test_racks_are_read_without_the_partitions_and_only_some_cordons() -> None:
     source = AdminClusterSource(PlacedKafka(MemoryCluster()))
     brokers = source.fetch_brokers({1002, 1004, 1009}, TIMEOUT)
     assert {id: (broker.rack, broker.cordoned) for id, broker in brokers.items()} == {
+        1001: ("a", False),
         1002: ("", True),
+        1003: ("b", False),
         1004: ("c", False),
     }
 

@@ -198,9 +198,10 @@ _OPTION_MEANINGS: Mapping[str, Sequence[str]] = {
     "timeout": ("request-timeout", "command-timeout"),
     "execute": ("submit", "apply"),
     "allow-fewer-racks": ("ignore-racks",),
+    "force": ("i-mean-it",),
     "dry-run": ("validate-only", "check-only", "whatif"),
 }
-"""Option -> words for it, also those of Kafka's own tools and of Kafka-Kit."""
+"""Option -> words for it, also those of Kafka's own tools, of Kafka-Kit and of earlier versions."""
 
 _COMMAND_OF_OPTION: Mapping[str, str] = {
     "all": "throttlectl remove",

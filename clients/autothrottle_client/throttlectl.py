@@ -9,13 +9,12 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 in
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
@@ -28,13 +27,14 @@ from autothrottle.core.request_quotas import MAX_REQUEST_RATE
 from autothrottle.core.units import parse_quantity
 from autothrottle_client import commands
 from autothrottle_client.admin import AdminClient
+from autothrottle_client.argument_parser import SuggestingParser
 from autothrottle_client.commands import EXIT_FAILED
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts, read_token_file, tls_of
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 from autothrottle_client.model import MAX_AUDIT_RECORDS
 from autothrottle_client.quotas import UNLIMITED
 from autothrottle_client.replicas import parse_addresses
-from autothrottle_client.suggestions import option_fix, suggestion
+from autothrottle_client.suggestions import suggestion
 from autothrottle_client.tables import printable
 from autothrottle_client.texts import parse_expiry, parse_rate, parse_ratio, parse_span, split_patterns
 from autothrottle_client.tls import Tls
@@ -312,10 +312,6 @@ def _add_operation(command: _AddCommand) -> None:
     _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
 
 
-_RENAMED = {"--i-mean-it": "--force"}
-"""Option of an earlier version -> its name now."""
-
-
 class _Once(argparse.Action):
     """Stores a value and refuses a second one; otherwise the last value would win silently."""
 
@@ -334,68 +330,22 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Suggests a similar name for an unknown command, option or choice."""
+class _Parser(SuggestingParser):
+    """Also suggests commands, of all programs."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self.register("action", None, _Once)
         self.suggest_on_error = False  # of new versions of argparse, which do not suggest options
 
-    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse unknown arguments of a command here, where its options are known, with its usage."""
-        args = self._joined(sys.argv[1:] if args is None else args)
-        self._refuse_unknown_option(args)
-        arguments, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return arguments, unknown
-
-    def _refuse_unknown_option(self, words: Sequence[str]) -> None:
-        """Report a mistyped option first: argparse takes its value for an argument, or misses others before it."""
-        remaining = iter(words)
-        for word in remaining:
-            option = self._option_string_actions.get(word)
-            if word == "--" or (self._subparsers and not word.startswith("-")):
-                return  # the options after a command are the command's
-            if option is not None and option.nargs is None:
-                next(remaining, None)  # its value
-            elif word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
-                self.error(f"unrecognized arguments: {word.partition('=')[0]}")
-
-    def _joined(self, words: Iterable[str]) -> list[str]:
-        """Join options with values that begin with a dash, like `-1,1006`: argparse takes these for options."""
-        joined: list[str] = []
-        ended = False
-        for word in words:
-            action = self._option_string_actions.get(joined[-1]) if joined and not ended else None
-            is_value = re.match("-[^-]", word) and word not in self._option_string_actions
-            if action is not None and action.nargs is None and joined[-1].startswith("--") and is_value:
-                joined[-1] += f"={word}"
-            else:
-                joined.append(word)
-            ended = ended or word == "--"
-        return joined
-
     def error(self, message: str) -> NoReturn:
         """Print the usage and a message, then exit."""
-        match = re.search(r"(argument COMMAND: )?(?:invalid choice: '|unrecognized arguments: )(-*\w[\w-]*)", message)
-        wrong = match[2] if match else ""
         if message.endswith("required: COMMAND"):
             self.print_help(sys.stderr)
             self.exit(EXIT_USAGE, f"\n{self.prog}: error: give a command\n")
-        if match and match[1]:
-            super().error(f"unknown command {wrong!r}{suggestion('throttlectl', wrong)}")
-        if wrong in _RENAMED:
-            super().error(f"{message}; did you mean {_RENAMED[wrong]}?")
-        if wrong.startswith("--"):
-            options = [name.removeprefix("--") for name in self._option_string_actions if name.startswith("--")]
-            fix = option_fix(wrong.removeprefix("--"), options)
-        else:
-            choices = [str(choice) for action in self._actions for choice in action.choices or ()]
-            similar = difflib.get_close_matches(wrong, choices, n=1)
-            fix = f"did you mean {similar[0]}?" if similar and similar != [wrong] else ""
-        super().error(message + (f"; {fix}" if fix else ""))
+        if match := re.match(r"argument COMMAND: invalid choice: '([^']*)'", message):
+            message = f"unknown command {match[1]!r}{suggestion('throttlectl', match[1])}"
+        super().error(message)
 
 
 def _switch(parser: argparse._ActionsContainer, name: str, meaning: str) -> None:

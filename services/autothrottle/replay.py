@@ -24,6 +24,7 @@ from autothrottle.core.units import format_megabytes
 from autothrottle.runtime.command_line import EXIT_USAGE
 from autothrottle.runtime.configuration import Configuration, PolicyName
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle_client.argument_parser import SuggestingParser
 
 EXIT_DIFFERENT = 1
 
@@ -55,7 +56,7 @@ SETTABLE = (*_POLICY, *_LIMITS, *_SETTINGS)
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = SuggestingParser(
         prog="autothrottle replay",
         description="Run logged cycles again with this version, and show each decision that differs. Exit status: 0 no "
         "difference, 1 differences, 2 wrong usage, or a log without a cycle that can be replayed.",

@@ -36,6 +36,7 @@ from autothrottle.scorer.log import (
     unreadable,
     with_columns,
 )
+from autothrottle_client.argument_parser import SuggestingParser
 
 _READERS: Mapping[str, Callable[[str, pa.NativeFile], tuple[Any, FileReading]]] = {
     "decisions": read_decisions,
@@ -274,7 +275,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = SuggestingParser(
         prog="autothrottle compact",
         description="Merge the small files of a decision log into files of about 64 MB. Planners may write to the log "
         "meanwhile. A run that ends early loses no record; the next one continues.",

@@ -120,3 +120,21 @@ def test_every_program_suggests(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(words) == 2
         assert "\n  throttlectl state " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["score", "--decisons", "x", "--out", "y"], "unrecognized arguments: --decisons; did you mean --decisions?"),
+        (["replay", "--decisions", "x", "--polciy=static"], "unrecognized arguments: --polciy; did you mean --policy?"),
+        (["compact", "--older-then", "1"], "unrecognized arguments: --older-then; did you mean --older-than?"),
+    ],
+)
+def test_a_mistyped_option_is_named_before_the_arguments_that_it_hides(
+    words: Sequence[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`score --decisons x --out y` said that --decisions is required, and not that --decisons is unknown."""
+    with pytest.raises(SystemExit) as ended:
+        autothrottle.main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: {problem}\n")

@@ -28,26 +28,27 @@ class SuggestingParser(argparse.ArgumentParser):
 
     def _refuse_unknown_option(self, words: Sequence[str]) -> None:
         """Report a mistyped option first: argparse takes its value for an argument, or misses others before it."""
-        remaining = iter(words)
+        options, remaining = self._options(), iter(words)
+        has_commands = any(action.nargs == argparse.PARSER for action in self._actions)
         for word in remaining:
-            name, option = word.partition("=")[0], self._option_string_actions.get(word)
-            if word == "--" or (self._subparsers and not word.startswith("-")):
+            name = word.partition("=")[0]
+            is_abbreviation = self.allow_abbrev and any(option.startswith(name) for option in options)
+            if word == "--" or (has_commands and not word.startswith("-")):
                 return  # the options after a command are the command's
-            if option is not None and option.nargs is None:
+            if word in options and options[word].nargs is None:
                 next(remaining, None)  # its value
-            elif word.startswith("--") and not self._is_option(name):
+            elif word.startswith("--") and name not in options and not is_abbreviation:
                 self.error(f"unrecognized arguments: {name}")
 
-    def _is_option(self, name: str) -> bool:
-        options = self._option_string_actions
-        return name in options or (self.allow_abbrev and any(option.startswith(name) for option in options))
+    def _options(self) -> dict[str, argparse.Action]:
+        return {name: action for action in self._actions for name in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and a message, then exit."""
         match = _WRONG_WORD.search(message)
         wrong = match[1] if match else ""
         if wrong.startswith("--"):
-            options = [name.removeprefix("--") for name in self._option_string_actions if name.startswith("--")]
+            options = [name.removeprefix("--") for name in self._options() if name.startswith("--")]
             fix = option_fix(wrong.removeprefix("--"), options)
         else:
             choices = [str(choice) for action in self._actions for choice in action.choices or ()]

@@ -401,6 +401,7 @@ class Replicas:
             replicas = [*self._replicas.values(), *self._in_use]
         if self._silence:
             self._silence.cancel()
+            self._silence.join()  # otherwise its line might follow the last one of the caller
         self._names.close()
         for replica in replicas:
             replica.plain.close()

@@ -26,7 +26,7 @@ def throttlectl_options() -> dict[str, set[str]]:
     (subparsers,) = (action for action in throttlectl.make_parser()._actions if action.dest == "command")
     assert isinstance(subparsers.choices, dict)
     return {
-        name: {option.lstrip("-") for option in parser._option_string_actions}
+        name: {option.lstrip("-") for action in parser._actions for option in action.option_strings}
         for name, parser in subparsers.choices.items()
     }
 

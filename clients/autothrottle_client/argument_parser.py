@@ -19,12 +19,25 @@ class SuggestingParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments of a command here, where its options are known, with its usage."""
-        args = list(sys.argv[1:] if args is None else args)
+        args = self._joined(sys.argv[1:] if args is None else args)
         self._refuse_unknown_option(args)
         arguments, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return arguments, unknown
+
+    def _joined(self, words: Iterable[str]) -> list[str]:
+        """Join options with values that begin with a dash, like `-1,1006`: argparse takes these for options."""
+        options, joined, is_over = self._options(), list[str](), False
+        for word in words:
+            action = options.get(joined[-1]) if joined and not is_over else None
+            is_value = re.match("-[^-]", word) and word not in options
+            if action is not None and action.nargs is None and joined[-1].startswith("--") and is_value:
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+            is_over = is_over or word == "--"
+        return joined
 
     def _refuse_unknown_option(self, words: Sequence[str]) -> None:
         """Report a mistyped option first: argparse takes its value for an argument, or misses others before it."""

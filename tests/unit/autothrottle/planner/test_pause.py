@@ -223,7 +223,7 @@ def test_a_pause_and_its_end_are_logged_once(bench: Bench, caplog: pytest.LogCap
     for _ in range(3):
         bench.cycle()
     assert [m for m in caplog.messages if m.startswith(("Paused", "Resumed"))] == [
-        "Paused: keep, since 2026-11-02T12:00:00Z, by 10.0.0.9:5000: a release",
+        "Paused: keep, since 2026-11-02T12:00:00Z, by 10.0.0.9: a release",
         "Resumed",
     ]
 

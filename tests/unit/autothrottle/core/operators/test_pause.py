@@ -34,7 +34,7 @@ def listed(*moving: str) -> Snapshot:
         (Pause(PauseMode.KEEP), "keep"),
         (
             Pause(PauseMode.CLEAR, "10.0.0.9:5000", datetime(2026, 11, 2, 12, 0, 1, tzinfo=UTC), "link is full"),
-            "clear, since 2026-11-02T12:00:01Z, by 10.0.0.9:5000: link is full",
+            "clear, since 2026-11-02T12:00:01Z, by 10.0.0.9: link is full",
         ),
     ],
 )

@@ -23,7 +23,7 @@ def test_rules_are_set_shown_and_removed(services: InProcessServices, capsys: py
     assert run(services, capsys, *SET, *GIVEN) == f"backfills: {SENTENCE}\n"
     header, row = run(services, capsys, "rule", "list").splitlines()
     assert header.split() == ["NAME", "TIME", "AUTHOR", "RULE"]
-    assert row.startswith("backfills") and "ipv4:127.0.0.1:" in row and row.endswith(SENTENCE)
+    assert row.startswith("backfills") and "  127.0.0.1  " in row and row.endswith(SENTENCE)
     remove = ("rule", "remove", "backfills")
     assert run(services, capsys, *remove, "--dry-run") == f"backfills: yield rule would be removed ({SENTENCE})\n"
     assert services.yield_rules.read().keys() == {"backfills"}

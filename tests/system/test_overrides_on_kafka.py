@@ -87,7 +87,7 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
     fill(kafka_cluster, topic, 80 * MB)  # much, because a new throttle lets the quota of a whole window through at once
     before = kafka_cluster.stored_configs()
     armed = set_override(admin, 100 * MB, autoremove=True).override.effect
-    assert armed.startswith("armed: nothing moves now; acts when a reassignment of any tool")
+    assert armed.startswith("armed: nothing moves now; acts when a move")
     with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
         kafka_cluster.reassign_through_bootstrap({(topic, p): [ids[0], 1005] for p, ids in assignment.items()})
         limited = watch.wait_until(lambda s: (1005, FOLLOWER_RATE) in s.rates, 20, "the reassignment is throttled")

@@ -305,7 +305,7 @@ def override_effect(
     if cycle.topics or catches_up:
         return "acts now"
     end = ", and ends with the last one" if autoremove else ""
-    return f"armed: nothing moves now; acts when a reassignment of any tool or a catch-up begins{end}"
+    return f"armed: nothing moves now; acts when a move or a catch-up begins{end}"
 
 
 @dataclass(frozen=True, slots=True)

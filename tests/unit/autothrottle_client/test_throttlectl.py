@@ -220,7 +220,7 @@ def test_overrides_are_set_shown_and_removed_in_text_output(
     at: InProcessServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert output(capsys, "get") == ("no throttle override is set\n", "")
-    armed = "armed: nothing moves now; acts when a reassignment of any tool or a catch-up begins"
+    armed = "armed: nothing moves now; acts when a move or a catch-up begins"
     armed += ", and ends with the last one"
     assert output(capsys, "set", "90MB", "--autoremove") == (
         f"cluster: throttle set to 90MB/s, autoremove; {armed}\n",

@@ -277,7 +277,7 @@ def test_an_armed_override_says_when_it_acts_in_every_answer(led: InProcessServi
     The answer of the command, the lists and the state now say what it waits for.
     """
     stub = admin(led)
-    armed = "armed: nothing moves now; acts when a reassignment of any tool or a catch-up begins"
+    armed = "armed: nothing moves now; acts when a move or a catch-up begins"
     message = override(mb(50), autoremove=True)
     assert stub.SetOverride(message, timeout=SLACK).override.effect == f"{armed}, and ends with the last one"
     assert stub.SetOverride(override(mb(50)), timeout=SLACK).override.effect == armed

@@ -188,7 +188,7 @@ HEADROOM = ExportedMetric(
 )
 CLIENT_LOAD = ExportedMetric(
     "autothrottle_client_load_bytes_per_second",
-    "Client load that the policy assumes, also under an override; absent: no metrics, or the policy headroom",
+    "Client load that the policy assumes, also under an override; absent: no metrics, or the policy static",
     _SIDE,
 )
 PRODUCE_RATE = ExportedMetric(

@@ -77,10 +77,9 @@ class Decision:
     capacity_bytes_per_second: BytesPerSecond | None = None
     """Capacity of the link side; None if `headroom_bytes_per_second` is None."""
     client_bytes_per_second: BytesPerSecond | None = None
-    """The client load that the policy assumes; None if `headroom_bytes_per_second` is None, or for the original's
-    formula."""
+    """The client load that the policy assumes; None if `headroom_bytes_per_second` is None, or for a fixed rate."""
     client_age_seconds: int | None = None
-    """Seconds since the end of the metric's interval of that load, >= 0; None if `client_bytes_per_second` is None."""
+    """Seconds since the end of the metric's interval of that load, >= 0; None: unknown."""
     basis: Basis | None = None
     """The measurement on which the policy's rate is based; None for the original's formula."""
     override_bytes_per_second: BytesPerSecond | None = None

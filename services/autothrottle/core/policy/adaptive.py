@@ -109,6 +109,8 @@ class _Headroom:
     """None: unknown; the original's formula gave the rates."""
     tuning: Tuning
     """The tuning for the age of its metric."""
+    guessed_client: int | None = None
+    """The client load that the original's formula assumes, bytes/s; None: `load` is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +152,13 @@ class AdaptivePolicy(Policy):
         history = self.experience.sides.get(side_input.side)
         load = history.load if history else None
         if load is None:
-            guess = float(headroom_rate(side_input, policy_input.limits, policy_input.history, None))
+            is_counted = policy_input.snapshot.progress is not None
+            rate, client = headroom_rate(side_input, policy_input.limits, policy_input.history, None, is_counted)
+            guess = float(rate)
             if self.experience.is_counted_soon(side_input.side) and side_input.previous is not None:
                 # Its counts will soon cover the metric's interval. Until then do not raise the rate on a guess.
                 guess = min(guess, float(max(side_input.previous, policy_input.limits.floor)))
-            return _Headroom(guess, guess, None, self.tuning)
+            return _Headroom(guess, guess, None, self.tuning, client)
         tuning = self.tuning.towards(FRESH, freshness(load.delay))
         ratio, floor = policy_input.limits.max_ratio[side_input.side[1]], float(policy_input.limits.floor)
         margin = tuning.margin_waited_for if is_bottleneck else tuning.margin
@@ -213,7 +217,7 @@ class AdaptivePolicy(Policy):
         rate = max(rate, floor) + on_top
         load = headroom.load
         if load is None:
-            return RateProposal(round(rate), basis=Basis.GUESSED)
+            return RateProposal(round(rate), headroom.guessed_client, basis=Basis.GUESSED)
         return RateProposal(round(rate), round(load.rate), max(round(load.age), 0), load.basis)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
@@ -24,25 +25,33 @@ class HeadroomPolicy(Policy):
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         replication = _replication(policy_input.snapshot)
-        return {
-            side: RateProposal(headroom_rate(side_input, policy_input.limits, policy_input.history, replication))
-            for side, side_input in policy_input.sides.items()
-        }
+        proposals = {}
+        for side, side_input in policy_input.sides.items():
+            rate, client = headroom_rate(
+                side_input, policy_input.limits, policy_input.history, replication, replication is not None
+            )
+            proposals[side] = RateProposal(rate, client)
+        return proposals
 
 
 def headroom_rate(
-    side_input: LinkSideInput, limits: Limits, history: ThrottleHistory, replication: Replication | None
-) -> BytesPerSecond:
-    """Return the rate from the original's formula, bytes/s.
+    side_input: LinkSideInput,
+    limits: Limits,
+    history: ThrottleHistory,
+    replication: Replication | None,
+    is_counted: bool,
+) -> tuple[BytesPerSecond, BytesPerSecond]:
+    """Return the rate from the original's formula, and the client load that it assumes, bytes/s.
 
     Args:
         side_input: the link side.
         limits: the operator's limits.
         history: the throttles over time.
-        replication: recently copied bytes; None: log sizes are not read.
+        replication: recently copied bytes; None: unknown.
+        is_counted: whether log sizes are read, so that a reassignment that has just begun is counted soon.
     """
     ratio, previous = limits.max_ratio[side_input.side[1]], side_input.previous
-    estimate = _estimate(side_input, history, replication)
+    estimate = _estimate(side_input, history, replication, is_counted)
     measured = headroom(estimate.utilization, estimate.likely, side_input.capacity, ratio, limits.floor)
     if previous is not None and measured > previous:
         # A raise relies only on certain replication. Mistaking slow replication for a low client load would cause a
@@ -51,7 +60,7 @@ def headroom_rate(
         measured = max(previous, cautious)
     if previous is not None and estimate.is_upper_bound:
         measured = max(previous, measured)
-    return measured
+    return measured, client_load(estimate.utilization, estimate.likely)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +73,11 @@ class _ReplicationEstimate:
     certain: BytesPerSecond
     """Lower bound of that mean."""
     is_upper_bound: bool = False
-    """Whether an unknown part of the traffic was replication, so that the client load is only an upper bound."""
+    """Whether the replication is the most that is possible, so that the client load must not lower a rate."""
 
 
 def _estimate(
-    side_input: LinkSideInput, history: ThrottleHistory, replication: Replication | None
+    side_input: LinkSideInput, history: ThrottleHistory, replication: Replication | None, is_counted: bool
 ) -> _ReplicationEstimate:
     """Estimate replication from the bytes copied, or the idle load if it was unthrottled, or the throttle."""
     side, used = side_input.side, side_input.used
@@ -79,18 +88,39 @@ def _estimate(
             return _ReplicationEstimate(used.rate, mean, mean)
     if history.was_unthrottled(*side, used.start, used.end):
         # For some seconds replication ran at link speed, which looks like client load in the metrics.
-        idle = history.idle_loads.get(side)
-        utilization = used.rate if idle is None else min(idle, used.rate)
-        return _ReplicationEstimate(utilization, 0, 0, is_upper_bound=idle is None)
+        idle = history.idle_load(side)
+        if idle is not None:
+            return _ReplicationEstimate(min(idle, used.rate), 0, 0)
+        copies = _most_copied(side_input, history) if is_counted else 0
+        return _ReplicationEstimate(used.rate, copies, 0, is_upper_bound=True)
     throttle = history.mean(*side, used.start, used.end, side_input.current)
     return _ReplicationEstimate(used.rate, throttle, throttle - history.doubt(*side, used.start, used.end))
+
+
+_COUNTED_WITHIN = timedelta(seconds=10)
+"""The counts of a reassignment that is this old cover a metric of a source that answers at once."""
+
+
+def _most_copied(side_input: LinkSideInput, history: ThrottleHistory) -> BytesPerSecond:
+    """Return the most that a reassignment without counts may have copied in the metric's interval, bytes/s.
+
+    If it has just begun, that is all traffic; its counts follow in seconds. Otherwise it is the link's capacity while
+    it had no throttle, and then the throttle.
+    """
+    side, used = side_input.side, side_input.used
+    since, _ = history.unthrottled[side]
+    if used.end - since <= _COUNTED_WITHIN:
+        return used.rate
+    share = history.unthrottled_share(side, used.start, used.end)
+    throttle = history.mean(*side, used.start, used.end, side_input.current)
+    return min(used.rate, round(share * side_input.capacity) + throttle)
 
 
 def _replication(snapshot: Snapshot) -> Replication | None:
     """Return the recently copied bytes; None: log sizes are not read."""
     if snapshot.progress is None:
         return None
-    return Replication(snapshot.progress, snapshot.running_uncounted_sides)
+    return Replication(snapshot.progress, snapshot.running_uncounted_sides, is_upper_bound=True)
 
 
 def client_load(utilization: BytesPerSecond, throttle: BytesPerSecond) -> BytesPerSecond:

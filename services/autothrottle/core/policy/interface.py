@@ -91,11 +91,11 @@ class RateProposal:
     rate: BytesPerSecond
     """Bytes/s, >= 0."""
     client: BytesPerSecond | None = None
-    """The assumed client load, bytes/s; None: the formula's."""
+    """The assumed client load, bytes/s; None: the policy assumes none."""
     client_age: int | None = None
-    """Seconds since the end of the metric's interval that `client` is based on, >= 0; None if `client` is None."""
+    """Seconds since the end of the metric's interval that `client` is based on, >= 0; None: unknown."""
     basis: Basis | None = None
-    """The measurement on which the rate is based; None: the formula's."""
+    """The measurement on which the rate is based; None: the original's formula."""
 
 
 class Policy(Protocol):

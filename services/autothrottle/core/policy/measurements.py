@@ -262,6 +262,8 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
             if previous.since == count.since:
                 new_copied = count.bytes_copied - previous.bytes_copied
                 new_produced = count.bytes_produced - previous.bytes_produced
+        elif count.recent and not count.recent[0].bytes_copied:
+            new_copied = count.bytes_copied  # it has been counted from its beginning
         leader, follower = flow
         out[leader] += new_copied
         into[follower] += new_copied
@@ -402,6 +404,8 @@ class _Measured:
     capacity: float
     start: float
     end: float
+    is_idle: bool = False
+    """Whether no copies are in it as far as was known; those of a reassignment that was not seen yet may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,6 +507,7 @@ class Experience:
                     capacity=float(observation.loads.capacities[side]),
                     start=used.start.timestamp(),
                     end=used.end.timestamp(),
+                    is_idle=replication == MeanRate(0),
                 )
                 loads[side] = self._settled(side, measured)
         return loads
@@ -514,6 +519,8 @@ class Experience:
         """
         history = self.sides.get(side)
         previous, rate = history.measured if history else None, new.rate
+        if previous is not None and previous.is_idle and not new.is_idle and previous.end > new.start:
+            previous = None
         if previous is not None and new.off > 0:
             expected = self._projected_between(side, previous, new)
             fresh = min(max((new.end - previous.end) / _SETTLED_SECONDS, 0.0), 1.0)
@@ -540,7 +547,10 @@ class Experience:
         the marks of all link sides of a large cluster would take seconds in every cycle. There they are used only if
         the series does not cover the interval.
         """
-        traffic, copied = observation.loads.traffic, Replication(observation.snapshot.progress or Progress())
+        traffic, copied = (
+            observation.loads.traffic,
+            Replication(observation.snapshot.progress or Progress(), is_upper_bound=True),
+        )
         few = len(self.counts.flows) <= _FEW_FLOWS
         counted = copied.means(
             {s: (used.start, used.end) for s, used in traffic.items() if few or not self._covers(s, used)}

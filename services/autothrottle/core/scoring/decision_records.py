@@ -201,7 +201,7 @@ def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: s
     """
     outcomes = {outcome.resource: outcome for outcome in cycle.record.outcomes}
     unknown = cycle.copied.running_uncounted_sides
-    replication = Replication(cycle.copied.progress or Progress(), unknown)
+    replication = Replication(cycle.copied.progress or Progress(), unknown, is_upper_bound=True)
     return tuple(
         _decision_record(cycle, settings, reassignment_id, decision, outcomes, replication)
         for decision in cycle.record.decisions

@@ -269,7 +269,9 @@ class _Loop:
         self.writes = 0
         self.rate: int | None = None
         first = next((s.forecast for s in recovery.stretches if s.forecast is not None), 0.0)
-        self._history = ThrottleHistory(idle_loads={self._side: round(first)}).observe(_time(-_PRIMED_SECONDS), {})
+        primed = _time(-_PRIMED_SECONDS)
+        idle_loads = {self._side: (Utilization(round(first), primed, primed),)}
+        self._history = ThrottleHistory(idle_loads=idle_loads).observe(primed, {})
         if self._policy is not None and recovery.stretches[0].forecast is not None:
             loads = self._loads(recovery.stretches[0], -_PRIMED_SECONDS)
             self._policy = self._policy.observe(PolicyObservation(_time(-_PRIMED_SECONDS), Snapshot(1), loads))

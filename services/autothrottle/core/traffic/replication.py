@@ -15,9 +15,9 @@ from math import sqrt
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, Intervals, LinkSide, LinkTraffic, Progress
+from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Intervals, LinkSide, LinkTraffic, Progress
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicReassignment
-from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.traffic.loads import Loads, Utilization
 from autothrottle.core.units import BytesPerSecond
 
 LONGEST_STRETCH = timedelta(seconds=60)
@@ -38,12 +38,15 @@ class CopiedBytes(NamedTuple):
     """The time up to which `bytes` counts, UTC; the end of the interval if all of it is known."""
     off: int = 0
     """Uncertainty of `bytes`: one standard deviation, if the bytes arrived in bursts."""
+    tail: int = 0
+    """Bytes that flows which began in the interval may have copied after `until`."""
 
     def mean(self, start: datetime, end: datetime) -> BytesPerSecond | None:
         """Return the mean over the interval, bytes/s; None: more than `LARGEST_TAIL` of it is unknown."""
         if end - self.until > LARGEST_TAIL * (end - start):
             return None
-        return round(self.bytes / (self.until - start).total_seconds())
+        mean = self.bytes / (self.until - start).total_seconds()
+        return round(max(mean, (self.bytes + self.tail) / (end - start).total_seconds()))
 
 
 class MeanRate(NamedTuple):
@@ -61,6 +64,10 @@ class Replication:
     progress: Progress
     unknown: Collection[LinkSide] = ()
     """Link sides with an active flow without counts: their replication is unknown."""
+    is_upper_bound: bool = False
+    """Whether all bytes count that may have been copied, because the rest counts as client load. It is unknown when a
+    flow began between its last sample without bytes and its first one with bytes, and without a throttle it copies most
+    in its first second."""
 
     def copied(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> CopiedBytes | None:
         """Return the bytes that the flows of a link side copied in an interval; None: its start is not covered."""
@@ -75,11 +82,12 @@ class Replication:
             return None
         total = off = 0.0
         for count in counts:
-            part = _between(count, start, until)
+            part = _between(count, start, until, self.is_upper_bound)
             if part is None:
                 return None
             total, off = total + part[0], off + part[1]
-        return CopiedBytes(round(total), until, round(off))
+        tail = _after_beginnings(counts, start, until, end) if self.is_upper_bound and until < end else 0.0
+        return None if tail is None else CopiedBytes(round(total), until, round(off), round(tail))
 
     def _counts(self, broker_id: int, role: ReplicaRole) -> Sequence[FlowProgress]:
         return self.progress.link_traffic.get((broker_id, role), LinkTraffic()).counts
@@ -122,28 +130,54 @@ class Replication:
         return MeanRate(rate, round(off / (end - start).total_seconds()))
 
 
-def _between(count: FlowProgress, start: datetime, end: datetime) -> tuple[float, float] | None:
+def _between(count: FlowProgress, start: datetime, end: datetime, is_upper_bound: bool) -> tuple[float, float] | None:
     """Return (bytes copied in an interval, its uncertainty); None: the counts do not cover the interval.
 
     All bytes between two samples may have arrived in one burst, before or after a boundary of the interval. A flow is
-    assumed to copy nothing after its last count.
+    assumed to copy nothing after its last count. An upper bound contains the whole burst with which a flow began. Its
+    first count may also be a little younger than the interval's start.
     """
     total, off, at, copied = 0.0, 0.0, count.at, count.bytes_copied
+    first_at = count.recent[0].at if count.recent else at
+    gap, most_in_gap = max(first_at - start, timedelta(0)), 0.0
     for old_at, old_copied in reversed(count.recent):  # backwards, because intervals lie in the last minutes
         if old_copied != copied and old_at < end and at > start:
             if at - old_at > LONGEST_STRETCH:
                 return None
             arrived, span = copied - old_copied, at - old_at
-            total += arrived * ((min(end, at) - max(start, old_at)) / span)
+            is_beginning = is_upper_bound and not old_copied
+            total += arrived * (1 if is_beginning else (min(end, at) - max(start, old_at)) / span)
             if old_at < start:
                 off += arrived * _deviation((start - old_at) / span)
             if at > end:
                 off += arrived * _deviation((at - end) / span)
+            most_in_gap = max(most_in_gap, arrived * max(gap / span, 1))
         at, copied = old_at, old_copied
         if at <= start:
             return total, off
-    # Before the first count nothing was copied, or the amount is unknown.
-    return None if start < at and copied > 0 else (total, off)
+    if start < at and copied > 0:
+        # Before the first count the amount is unknown.
+        is_short = gap <= LARGEST_TAIL * (end - start)
+        return (total + most_in_gap, off + most_in_gap) if is_upper_bound and is_short and most_in_gap else None
+    return total, off
+
+
+def _after_beginnings(counts: Iterable[FlowProgress], start: datetime, until: datetime, end: datetime) -> float | None:
+    """Return the bytes that flows which began in an interval copy in its uncounted rest; None: unknown.
+
+    They continue at the rate of their last counts. A flow with only one count may still copy without a throttle.
+    """
+    total = 0.0
+    for count in counts:
+        marks = (*count.recent, CopiedMark(count.at, count.bytes_copied))
+        begun = next((at for at, copied in marks if copied), None)
+        if begun is None or begun <= start or marks[0].bytes_copied or not count.bytes_left:
+            continue
+        if not marks[-2].bytes_copied:
+            return None
+        copied, span = marks[-1].bytes_copied - marks[-2].bytes_copied, marks[-1].at - marks[-2].at
+        total += copied * ((end - until) / span)
+    return total
 
 
 def _deviation(share: float) -> float:
@@ -261,8 +295,9 @@ class ThrottleHistory:
     unthrottled: Mapping[LinkSide, tuple[datetime, datetime | None]] = field(default_factory=dict)
     """Link side with a reassignment -> (start, end) of the time in which it had no throttle; end None: it has none yet.
     """
-    idle_loads: Mapping[LinkSide, BytesPerSecond] = field(default_factory=dict)
-    """Link side -> its last measured traffic without any reassignment, that is its client load alone, bytes/s."""
+    idle_loads: Mapping[LinkSide, tuple[Utilization, ...]] = field(default_factory=dict)
+    """Link side -> its traffic without any reassignment, that is its client load alone: the last measurement, and one
+    from before `SEEN_WITHIN`. The last one contains copies if a reassignment began before a cycle saw it."""
 
     def observe(
         self,
@@ -281,12 +316,30 @@ class ThrottleHistory:
         steps = dict(self.steps)
         for side in steps.keys() | current.keys():
             steps[side] = self._extended(steps.get(side, unthrottled), now, current.get(side, 0))
+        unthrottled_times = {side: self._without_throttle(side, now, current) for side in moving}
         return replace(
             self,
             steps={side: s for side, s in steps.items() if s},
             since=self.since or now,
-            unthrottled={side: self._without_throttle(side, now, current) for side in moving},
+            unthrottled=unthrottled_times,
+            idle_loads=self._idle_before(unthrottled_times),
         )
+
+    def _idle_before(
+        self, begun: Mapping[LinkSide, tuple[datetime, datetime | None]]
+    ) -> Mapping[LinkSide, tuple[Utilization, ...]]:
+        """Return the idle loads without those that may contain copies of a reassignment that is new now."""
+        doubtful = {
+            side: tuple(used for used in self.idle_loads[side] if used.end <= begun[side][0])
+            for side in begun.keys() - self.unthrottled.keys()
+            if side in self.idle_loads
+        }
+        return {**self.idle_loads, **doubtful} if doubtful else self.idle_loads
+
+    def idle_load(self, side: LinkSide) -> BytesPerSecond | None:
+        """Return the last client load of a link side from before its reassignment, bytes/s; None: unknown."""
+        measurements = self.idle_loads.get(side)
+        return measurements[-1].rate if measurements else None
 
     def _without_throttle(
         self, side: LinkSide, now: datetime, current: Mapping[LinkSide, BytesPerSecond]
@@ -302,11 +355,17 @@ class ThrottleHistory:
     def measured(self, loads: Loads, moving: Collection[LinkSide]) -> ThrottleHistory:
         """Return the history with the loads of link sides that had neither reassignment nor throttle."""
         idle_loads = {
-            side: used.rate
+            side: (*_before(self.idle_loads.get(side, ()), used.end - SEEN_WITHIN), used)
             for side, used in loads.traffic.items()
             if side not in moving and not self.mean(*side, used.start, used.end, None)
         }
         return replace(self, idle_loads={**self.idle_loads, **idle_loads})
+
+    def unthrottled_share(self, side: LinkSide, start: datetime, end: datetime) -> float:
+        """Return the share of an interval in which a link side may have copied without a throttle, in [0, 1]."""
+        since, until = self.unthrottled.get(side, (end, end))
+        overlap = min(until or end, end) - max(since, start)
+        return max(overlap / (end - start), 0.0) if end > start else 0.0
 
     def was_unthrottled(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> bool:
         """Return whether a link side copied without a throttle, at link speed, in a part of an interval."""
@@ -366,6 +425,11 @@ class ThrottleHistory:
             if start - when < THROTTLE_WINDOW and when < end
         )
         return round(changed * (THROTTLE_WINDOW / length))
+
+
+def _before(measurements: Sequence[Utilization], end: datetime) -> Sequence[Utilization]:
+    """Return the last measurement that ended by then, if there is one."""
+    return [used for used in measurements if used.end <= end][-1:]
 
 
 def _value_at(steps: _Steps, when: datetime) -> BytesPerSecond:

@@ -66,7 +66,7 @@ def test_adaptive_without_log_sizes_uses_the_formula_and_logs_its_basis(caplog: 
         assert bench.rates() == {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
         assert {decision.basis for decision in began.decisions} == {Basis.GUESSED}
         expected = "mean of the metric's interval, replication assumed at the throttle"
-        assert f"Client load of broker 1001 [leader]: {expected}" in caplog.messages
+        assert f"Client load of broker 1001 [leader]: 20.00MB/s, {expected}" in caplog.messages
 
 
 def test_adaptive_keeps_the_fail_safe_without_metrics() -> None:

@@ -154,6 +154,7 @@ def test_decision_contains_its_inputs() -> None:
         headroom_bytes_per_second=126 * MB,
         utilization_bytes_per_second=80 * MB,
         capacity_bytes_per_second=200 * MB,
+        client_bytes_per_second=60 * MB,
     )
 
 
@@ -597,7 +598,7 @@ def test_unthrottled_replication_before_the_first_throttle_is_not_client_load() 
     before = Utilization(clients, START, START)
     idle = Loads({2: BrokerLoad(2, Capacity(120 * MB, 120 * MB), before, before)})
     known = BEGUN.measured(idle, ())
-    assert known.idle_loads[2, FOLLOWER] == clients
+    assert known.idle_load((2, FOLLOWER)) == clients
     assert rate_of(receiving(None), used, known) == 90 * MB
     assert rate_of(receiving(None, current=40 * MB), used, known) == 90 * MB
 

@@ -168,8 +168,22 @@ def test_link_side_without_reassignment_is_no_longer_unthrottled() -> None:
 def test_idle_loads_are_stored_only_without_reassignment_and_throttle() -> None:
     loads = builders.loads(builders.load(1, outbound=30, inbound=20, end=at(100)))
     history = ThrottleHistory().observe(at(0), {}).measured(loads, ())
-    assert history.idle_loads == {(1, LEADER): 30, (1, FOLLOWER): 20}
+    assert [history.idle_load((1, role)) for role in (LEADER, FOLLOWER)] == [30, 20]
     later = builders.loads(builders.load(1, outbound=300, inbound=200, end=at(200)))
-    assert history.measured(later, [SIDE]).idle_loads == {(1, LEADER): 30, (1, FOLLOWER): 200}
+    busy = history.measured(later, [SIDE])
+    assert [busy.idle_load((1, role)) for role in (LEADER, FOLLOWER)] == [30, 200]
     throttled = history.observe(at(150), {SIDE: 60}).observe(at(190), {})
-    assert throttled.measured(later, ()).idle_loads == {(1, LEADER): 30, (1, FOLLOWER): 200}
+    after_throttle = throttled.measured(later, ())
+    assert [after_throttle.idle_load((1, role)) for role in (LEADER, FOLLOWER)] == [30, 200]
+
+
+def test_a_measurement_from_just_before_a_reassignment_is_seen_is_no_idle_load() -> None:
+    """Loads that were read after the first copies, in a cycle that did not see them yet, counted as client load."""
+    before = builders.loads(builders.load(1, outbound=30, inbound=20, end=at(90)))
+    with_copies = builders.loads(builders.load(1, outbound=3000, inbound=20, end=at(99)))
+    history = ThrottleHistory().observe(at(90), {}).measured(before, ()).observe(at(99), {}).measured(with_copies, ())
+    assert history.observe(at(100), {}, [SIDE]).idle_load(SIDE) == 30
+    assert (
+        ThrottleHistory().observe(at(99), {}).measured(with_copies, ()).observe(at(100), {}, [SIDE]).idle_load(SIDE)
+        is None
+    )

@@ -36,6 +36,9 @@ _USED_SECONDS = 900.0
 _ANSWER_SHARE = 0.9
 """Share of a request's timeout for waiting for the first loads."""
 
+_FRESH_SECONDS, _PATIENCE_SECONDS = 2.0, 0.5
+"""A request reads sizes that are older than this, and waits this long for them; then the last ones must do."""
+
 
 class LogLoads(BackgroundReader):
     """Loads from the growth of all logs (a `LoadSource`). `close` ends its thread. Thread-safe."""
@@ -70,7 +73,14 @@ class LogLoads(BackgroundReader):
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         with self._changed:
-            self._wanted_until = time.monotonic() + _USED_SECONDS
+            began = time.monotonic()
+            self._wanted_until = began + _USED_SECONDS
+            if self._is_current() and began - self._read_at > _FRESH_SECONDS:
+                self._urgent = True
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._closed or self._failure or self._read_at >= began, _PATIENCE_SECONDS
+                )
             self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self._closed or self._failure or self._is_current(), timeout.total_seconds() * _ANSWER_SHARE

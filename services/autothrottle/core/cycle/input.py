@@ -189,6 +189,13 @@ _METRICS_PAUSE = timedelta(seconds=15)
 """Time after a failed read in which event cycles do not read metrics, so that a hanging source does not delay them."""
 
 
+FIRST_LOADS = timedelta(seconds=4)
+"""Time from the first cycle with new copies to the next read of current loads: log sizes are counted by then."""
+
+_CURRENT = timedelta(seconds=15)
+"""Largest age of loads of the present when they are read; delayed metrics are minutes old."""
+
+
 @dataclass(frozen=True, slots=True)
 class KnownLoads:
     """The loads as last read in this term."""
@@ -199,10 +206,32 @@ class KnownLoads:
     error: str = ""
     """Why the last attempt failed; "": it did not."""
 
+    begun_at: float | None = None
+    """Monotonic time at which a link side began to copy since then, in seconds; None: none did."""
+
     def are_due(self, clock: float, window: timedelta) -> bool:
-        """Return whether the loads are too old for an event cycle. Scheduled cycles read them in any case."""
+        """Return whether the loads are too old for an event cycle. Scheduled cycles read them in any case.
+
+        When a link side begins to copy, they are read again soon, so that they cover counted copies, if their source
+        answers with the present.
+        """
+        if self.read_at is None:
+            return True
+        if self.begun_at is not None and clock - self.begun_at >= FIRST_LOADS.total_seconds():
+            return True
         lifetime = _METRICS_PAUSE if self.error else window
-        return self.read_at is None or clock - self.read_at >= lifetime.total_seconds()
+        return clock - self.read_at >= lifetime.total_seconds()
+
+    def are_current(self, clock_origin: datetime) -> bool:
+        """Return whether they were of the present when they were read.
+
+        Args:
+            clock_origin: wall-clock time at monotonic zero.
+        """
+        if self.read_at is None or not self.loads.traffic:
+            return False
+        read_at = clock_origin + timedelta(seconds=self.read_at)
+        return max(used.end for used in self.loads.traffic.values()) >= read_at - _CURRENT
 
 
 @dataclass(frozen=True, slots=True)

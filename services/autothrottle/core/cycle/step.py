@@ -19,6 +19,7 @@ from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, Resou
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.decision import Contribution, CycleDecision, CycleResults, Settled, WakeUp
 from autothrottle.core.cycle.input import (
+    FIRST_LOADS,
     ControllerState,
     CycleInput,
     CycleObservation,
@@ -44,6 +45,7 @@ from autothrottle.core.quotas.step import control_quotas
 from autothrottle.core.throttles.changes import Applied, applied, with_records
 from autothrottle.core.throttles.decision import ThrottleDecision, clean_up, decide_throttles
 from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
+from autothrottle.core.traffic.replication import SEEN_WITHIN
 
 _MAX_CLOCK_DRIFT = timedelta(seconds=2)
 """Largest normal drift of the wall clock between two cycles. A larger one means that the clock was changed."""
@@ -99,10 +101,13 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     )
     outages = term.outages.observe(snapshot, observation.at)
     findings = (*outages.findings, *operators.findings, *_findings(snapshot, lost))
-    is_settling = moves.is_settling(observation.clock)
-    settling = (WakeUp("the replicas of an ended reassignment", _SETTLING),) if is_settling else ()
-    wake_ups = (*operators.wake_ups, *settling)
-    inputs = replace(operators, findings=findings, wake_ups=wake_ups, answer=obstacle or refusal)
+    wake_ups = [*operators.wake_ups]
+    if moves.is_settling(observation.clock):
+        wake_ups.append(WakeUp("the replicas of an ended reassignment", _SETTLING))
+    if _begins_copying(begun.term, cycle):
+        begun = replace(begun, term=replace(begun.term, loads=replace(term.loads, begun_at=observation.clock)))
+        wake_ups.append(WakeUp("first loads with counted copies", FIRST_LOADS))
+    inputs = replace(operators, findings=findings, wake_ups=tuple(wake_ups), answer=obstacle or refusal)
     begun = replace(begun, term=replace(begun.term, outages=outages))
     decision = _decided(settings, begun, cycle, submissions, inputs)
     return replace(decision, ended_moves=ended_moves, clock_change=clock_change)
@@ -126,6 +131,17 @@ def _begun(term: TermState, observation: CycleObservation) -> tuple[TermState, t
         throttles=term.throttles.without_measurements() if is_changed else term.throttles,
         quotas=term.quotas.with_clock(observation.at) if is_changed else term.quotas,
     ), drift if is_changed else None
+
+
+def _begins_copying(term: TermState, cycle: CycleInput) -> bool:
+    """Return whether loads of the present must be read again soon: they cover copies that are not counted yet."""
+    if term.loads.begun_at is not None or term.clock_origin is None or not term.loads.are_current(term.clock_origin):
+        return False
+    begun = term.throttles.history.unthrottled
+    if cycle.view.snapshot.link_sides - begun.keys():
+        return True
+    recently = cycle.at - SEEN_WITHIN - FIRST_LOADS / 2
+    return cycle.observation.loads is not None and any(since > recently for since, _ in begun.values())
 
 
 def _with_ledger(

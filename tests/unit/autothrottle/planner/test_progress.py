@@ -131,7 +131,9 @@ def test_a_cycle_runs_for_the_first_eta_half_a_minute_after_the_start(bench: Ben
     assert triggers.poll() is not None  # the first scheduled cycle and the event of the reassignment
     bench.cycle(after=0)
     assert triggers.poll() is None
-    bench.seconds += 30
+    bench.seconds += 4
+    assert triggers.poll() == Trigger("first loads with counted copies", scheduled=False)
+    bench.seconds += 26
     assert triggers.poll() == Trigger("first ETA of the reassignment", scheduled=False)
     bench.cycle("first ETA of the reassignment")
     bench.seconds += 29

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from autothrottle.composition.services import Composition
 from autothrottle.core.cluster.configs import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.inspection import (
     Finding,
     fetches_inspected,
@@ -144,11 +144,16 @@ def _complete_loads(source: LoadSource, configuration: Configuration, timeout: t
     collects = configuration.metrics_source in ("scrape", "kafka")
     patience = _PATIENCE + configuration.scrape_interval if collects else timedelta(0)
     deadline = time.monotonic() + patience.total_seconds()
-    loads = source.fetch_loads(timeout)
-    while not _is_complete(loads) and time.monotonic() < deadline:
+    while True:
+        try:
+            loads = source.fetch_loads(timeout)
+        except Unavailable:  # a source without two samples yet, on a large cluster or a busy host
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            if _is_complete(loads) or time.monotonic() >= deadline:
+                return loads
         time.sleep(_POLL_SECONDS)
-        loads = source.fetch_loads(timeout)
-    return loads
 
 
 def _is_complete(loads: Loads) -> bool:

@@ -19,7 +19,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.core.inspection import Finding
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.core.traffic.loads import BrokerLoad
+from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration import Configuration
 from tests import builders
@@ -149,3 +149,21 @@ def test_json_has_the_same_findings() -> None:
         {"level": "info", "subject": "broker 1", "value": "capacity 5 MB/s", "fix": ""},
         {"level": "warn", "subject": "topic a\x1b", "value": "is odd", "fix": "rename it"},
     ]
+
+
+def test_a_source_that_has_not_two_samples_yet_is_asked_again() -> None:
+    """On a busy host the first answer came too late, and the check warned of a source that works."""
+
+    class Late(MemoryMetrics):
+        answers = 0
+
+        def fetch_loads(self, timeout: timedelta) -> Loads:
+            self.answers += 1
+            if self.answers == 1:
+                raise Unavailable("there are not two samples yet")
+            return super().fetch_loads(timeout)
+
+    configuration = Configuration(metrics_source="kafka")
+    metrics = Late(load(1), load(2))
+    assert not [w for w in warnings(sources(metrics=metrics), configuration=configuration) if w[0] == "metrics"]
+    assert metrics.answers == 2

@@ -32,6 +32,7 @@ from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
+from autothrottle.core.traffic.log_growth_history import ReportedRises
 from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
@@ -41,7 +42,7 @@ from autothrottle_lab.simulation.link import ClientTraffic, Sharing
 
 BEGIN = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 """Default wall-clock time at virtual time zero."""
-LOG_SIZE_INTERVAL = timedelta(seconds=10)
+LOG_SIZE_INTERVAL = timedelta(seconds=2)
 COUNTER_INTERVAL = timedelta(seconds=1)
 RAMP_INTERVAL = timedelta(seconds=1)
 EVENT_CYCLE_SECONDS = 1.0
@@ -219,6 +220,7 @@ class VirtualRecovery:
         """Broker id -> readings of its interface: (virtual seconds, bytes sent, bytes received)."""
         self._read_sizes_at = self._count_at = self._raise_at = self._event_due = 0.0
         self._event = ""
+        self._rises = ReportedRises()
         self._applied_writes = 0
         self._events_left = deque(scenario.events)
         self.cycles = 0
@@ -312,7 +314,15 @@ class VirtualRecovery:
         if moving and self._seconds >= self._read_sizes_at:
             self._read_sizes_at = self._seconds + LOG_SIZE_INTERVAL.total_seconds()
             self._report_log_sizes()
-            self.kafka.fetch_snapshot(timeout=LOG_SIZE_INTERVAL)
+            self._notice_rises()
+
+    def _notice_rises(self) -> None:
+        """Start a cycle if the logs of a broker begin to grow faster, as the planner's services do."""
+        progress = self.kafka.fetch_snapshot(timeout=LOG_SIZE_INTERVAL).progress
+        growth = progress.growth if progress else {}
+        sampled = [broker_id for broker_id, logs in growth.items() if logs.at >= self.now()]
+        self._rises, line = self._rises.update(growth, sampled, self._seconds)
+        self._event = line or self._event
 
     def _count(self) -> None:
         """Read the interface counters of all brokers."""

@@ -15,25 +15,18 @@ from datetime import datetime, timedelta
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.background_reader import BROKER_TIMEOUT, BackgroundReader, Leaders
-from autothrottle.core.cluster.flows import LogGrowth, Progress, rate_after_rise
+from autothrottle.core.cluster.flows import LogGrowth, Progress
 from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging
-from autothrottle.core.texts import excerpt
-from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
+from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory, ReportedRises
 from autothrottle.ports.kafka import AllLogsSource, LogSizeSource, Watch
 
 log = logging.getLogger(__name__)
 
 GROWTH_INTERVAL = timedelta(seconds=1)
 """Interval between reads, if a read takes less than 5 % of it."""
-
-_REPORT_AGAIN_RATIO = 1.1
-"""A broker's rise is reported again at this multiple of the last reported rate: the first read may show only a part."""
-
-_SAME_RISE_SECONDS = 30.0
-"""Seconds for which reads from before a rise stay in the window that is compared."""
 
 
 class GrowthReader(BackgroundReader):
@@ -48,7 +41,7 @@ class GrowthReader(BackgroundReader):
         self._registered: Collection[int] = ()
         self._history = GrowthHistory()
         self._leaders = Leaders(source)
-        self._reported: dict[int, tuple[float, float]] = {}
+        self._rises = ReportedRises()
         self._watchers = Subscriptions[str]()
         self._thread.start()
 
@@ -83,25 +76,10 @@ class GrowthReader(BackgroundReader):
             return ""
         sizes = self._fetch(lambda: self._source.fetch_log_sizes(dict.fromkeys(queried), BROKER_TIMEOUT))
         self._history = self._history.observe(sizes, copying.copied, self._leaders.of(sizes, BROKER_TIMEOUT))
-        self._report_rises(sizes.brokers)
+        self._rises, line = self._rises.update(self._history.brokers, sizes.brokers, time.monotonic())
+        if line:
+            self._watchers.publish(line)
         return next(iter(sizes.problems.values()), "")
-
-    def _report_rises(self, broker_ids: Collection[int]) -> None:
-        now = time.monotonic()
-        rates = {b: rate_after_rise(self._history.brokers[b]) for b in broker_ids}
-        fresh = {b: rate for b, rate in rates.items() if rate is not None and not self._is_reported(b, rate, now)}
-        if not fresh:
-            return
-        self._reported.update({b: (now, rate) for b, rate in fresh.items()})
-        self._watchers.publish(f"produce rate rose on {_named(fresh)}")
-
-    def _is_reported(self, broker_id: int, rate: float, now: float) -> bool:
-        when, reported = self._reported.get(broker_id, (-_SAME_RISE_SECONDS, 0.0))
-        return now < when + _SAME_RISE_SECONDS and rate < _REPORT_AGAIN_RATIO * reported
-
-
-def _named(broker_ids: Collection[int]) -> str:
-    return f"broker{'s' * (len(broker_ids) > 1)} {excerpt(sorted(broker_ids), 5)}"
 
 
 INTERVAL = timedelta(seconds=2)

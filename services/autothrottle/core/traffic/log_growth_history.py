@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from autothrottle.core.cluster.flows import GrowthMark, LogGrowth
+from autothrottle.core.cluster.flows import GrowthMark, LogGrowth, rate_after_rise
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     REMEMBERED,
@@ -23,6 +23,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicPartition,
     TopicReassignment,
 )
+from autothrottle.core.texts import excerpt
 from autothrottle.core.traffic.loads import MAX_LINK_RATE, Utilization
 
 FORGOTTEN = timedelta(minutes=5)
@@ -32,6 +33,12 @@ _DENSE_AGE = timedelta(seconds=40)
 """Up to this age all counts are kept; older ones are kept `_SPARSE_INTERVAL` apart."""
 
 _SPARSE_INTERVAL = timedelta(seconds=15)
+
+_REPORT_AGAIN_RATIO = 1.1
+"""A broker's rise is reported again at this multiple of the last reported rate: the first read may show only a part."""
+
+_SAME_RISE_SECONDS = 30.0
+"""Seconds for which reads from before a rise stay in the window that is compared."""
 
 Copied = Mapping[int, Collection[TopicPartition]]
 """Broker id -> its replicas that are still being copied."""
@@ -92,6 +99,35 @@ class GrowthHistory:
         # A broker that did not answer keeps the replicas that were being copied at its last sample.
         silent = {b: rows for b, rows in self.copied.items() if b in kept and b not in sizes.brokers}
         return GrowthHistory(brokers, kept, {**copied, **silent}, rates)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRises:
+    """The rises of produce rates that were reported, each one once; immutable."""
+
+    rises: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """Broker id -> (time in seconds, rate in bytes/s) of its last report."""
+
+    def update(
+        self, growth: Mapping[int, LogGrowth], broker_ids: Collection[int], now: float
+    ) -> tuple[ReportedRises, str]:
+        """Return the reports with those of new rises, and a line that names their brokers; empty: there are none.
+
+        Args:
+            growth: broker id -> growth, with the newest sample.
+            broker_ids: the brokers that were sampled now.
+            now: time in seconds, >= those of the reports so far.
+        """
+        rates = {b: rate_after_rise(growth[b]) for b in broker_ids if b in growth}
+        fresh = {b: (now, rate) for b, rate in rates.items() if rate is not None and not self._has(b, rate, now)}
+        if not fresh:
+            return self, ""
+        named = f"broker{'s' * (len(fresh) > 1)} {excerpt(sorted(fresh), 5)}"
+        return ReportedRises({**self.rises, **fresh}), f"produce rate rose on {named}"
+
+    def _has(self, broker_id: int, rate: float, now: float) -> bool:
+        when, reported = self.rises.get(broker_id, (-_SAME_RISE_SECONDS, 0.0))
+        return now < when + _SAME_RISE_SECONDS and rate < _REPORT_AGAIN_RATIO * reported
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,10 +148,17 @@ def _run(argv: Sequence[str]) -> int:
 def _print_runs(scenario: VirtualScenario, runs: Sequence[PolicyRun], output: str) -> None:
     if output == "json":
         print(json.dumps(as_document(scenario, runs), indent=1))
-    elif len(runs) == 1 and runs[0].outcome:
-        print("\n".join([*table(runs[0].outcome, runs[0].policy), "", verdict(runs)]))
+        return
+    if len(runs) == 1 and runs[0].outcome:
+        lines = [*table(runs[0].outcome, runs[0].policy), "", verdict(runs)]
     else:
-        print("\n".join(comparison(runs)))
+        lines = comparison(runs)
+    interval = scenario.settings.interval.total_seconds()
+    print(
+        "\n".join(
+            [*lines, f"A cycle ran every {interval:g} s, and at once after events such as a higher produce rate."]
+        )
+    )
 
 
 def _run_policy(name: str, file: ScenarioFile, flags: Sequence[str]) -> PolicyRun:

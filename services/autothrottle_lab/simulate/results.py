@@ -15,6 +15,7 @@ from typing import Any
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.scoring.score import TOLERATED_HARM
+from autothrottle.runtime.configuration import PolicyName
 from autothrottle.scorer import charts, page
 from autothrottle.scorer.charts import TimelineEvent, TimelinePeriod, TimelinePoint, TrafficTimeline
 from autothrottle.scorer.page import count, duration, megabytes, percent
@@ -24,6 +25,9 @@ from autothrottle_lab.simulate.virtual_time import EventKind, VirtualScenario
 
 NO_THROTTLE = "none"
 """Name of the policy that never throttles."""
+
+_BLIND = (NO_THROTTLE, PolicyName.STATIC.value)
+"""Policies that do not follow the load."""
 
 _MOST_SIDES = 8
 """Number of link sides on a page, those with the most copied bytes first."""
@@ -56,18 +60,30 @@ class PolicyRun:
 
 
 def verdict(runs: Sequence[PolicyRun]) -> str:
-    """Return the answer in one or two sentences."""
+    """Return the answer in some sentences: the fastest policy whose harm to clients is tolerated, and what others cost.
+
+    A policy that does not follow the load is named only if no other one ended: a fixed rate fits the load of the
+    scenario by chance, and another load makes it too high or too low.
+    """
     ended = [(run, run.outcome) for run in runs if run.outcome is not None]
     if not ended:
         return "No policy ended the reassignment in time."
-    tolerated = max(TOLERATED_HARM, min(run.deferred_share for run, _ in ended))
-    gentle = [(run, outcome) for run, outcome in ended if run.deferred_share <= tolerated]
+    choice = [(run, outcome) for run, outcome in ended if run.policy not in _BLIND] or ended
+    tolerated = max(TOLERATED_HARM, min(run.deferred_share for run, _ in choice))
+    gentle = [(run, outcome) for run, outcome in choice if run.deferred_share <= tolerated]
     best, outcome = min(gentle, key=lambda pair: (pair[1].seconds, pair[0].writes))
     ratio = f", {outcome.seconds / outcome.bound_seconds:.2f} times the shortest" if outcome.bound_seconds else ""
     sentence = (
         f"{best.policy}: the reassignment takes {duration(outcome.seconds)}{ratio}; {percent(best.deferred_share)} of "
         "the client bytes wait."
     )
+    for run, other in ended:
+        if run.policy == PolicyName.STATIC.value and best.deferred_share > max(TOLERATED_HARM, run.deferred_share):
+            pace = "slower" if other.seconds > outcome.seconds else "faster"
+            sentence += (
+                f" {run.policy} is {duration(abs(other.seconds - outcome.seconds))} {pace} and lets "
+                f"{percent(run.deferred_share)} wait, with a rate that fits this load and no other."
+            )
     faster = min(ended, key=lambda pair: pair[1].seconds)
     if faster[1].seconds >= outcome.seconds:
         return sentence
@@ -212,6 +228,7 @@ def as_document(scenario: VirtualScenario, runs: Sequence[PolicyRun]) -> dict[st
     return {
         "title": title(scenario, runs),
         "verdict": verdict(runs),
+        "interval_seconds": scenario.settings.interval.total_seconds(),
         "policies": [_policy_document(run) for run in runs],
     }
 

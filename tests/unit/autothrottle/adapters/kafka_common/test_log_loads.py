@@ -169,3 +169,16 @@ def test_close_ends_a_waiting_request() -> None:
     loads.close()
     with pytest.raises(Unavailable):
         loads.fetch_loads(TIMEOUT)
+
+
+def test_a_request_reads_sizes_that_are_too_old_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a window of 120 s, sizes are read every 10 s, so a request got loads from before the copies that began."""
+    monkeypatch.setattr(log_loads, "_SHORTEST_INTERVAL", 3600.0)
+    monkeypatch.setattr(log_loads, "_LONGEST_INTERVAL", 3600.0)
+    monkeypatch.setattr(log_loads, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(log_loads, "_PATIENCE_SECONDS", 20.0)
+    with loads_of(source := Source()) as loads:
+        loads.fetch_loads(TIMEOUT)
+        reads = source.reads
+        loads.fetch_loads(TIMEOUT)
+        assert source.reads == reads + 1

@@ -202,3 +202,5 @@ def test_an_upgrade_and_the_way_back_keep_throttles_overrides_and_decisions(tmp_
         terms = [(old_address, first.term), (new_address, second.term), (returned_address, third.term)]
         assert leaders.leaderships() == terms
         assert logged_terms(decisions) == {first.term, second.term, third.term}
+        ends = [r for r in LoggedDecisions(str(decisions)).reassignments() if r.term == second.term and r.finish]
+        assert [end.status for end in ends] == ["done"], "it completed under another leader than it began under"

@@ -169,7 +169,7 @@ def test_a_recovery_has_the_log_lines_and_events_of_the_original(
         f"Client load of broker 1001 [leader]: {load}",
         f"Replication throttle rate for broker 1003 [follower] {basis}: 81.00MB/s",
         "Updated throttle on broker 1003 [follower]",
-        f"Client load of broker 1003 [follower]: {load}",
+        f"Client load of broker 1003 [follower]: 10.00MB/s, {load}",
         f"Replication throttle rate for broker 1004 [leader] {basis}: 72.00MB/s",
         "Updated throttle on broker 1004 [leader]",
         f"Client load of broker 1004 [leader]: {load}",

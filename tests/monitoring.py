@@ -12,6 +12,7 @@ from typing import Any
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.input import ControllerState, TermState, ThrottleState
+from autothrottle.core.records import Throttle
 from autothrottle.core.throttles.guards import GuardState
 from autothrottle.planner.cycle_report import CycleReport
 from autothrottle.planner.report import PlannerMetrics
@@ -63,6 +64,7 @@ def metrics_of_brokers(brokers: int) -> PlannerMetrics:
         for broker_id, role in sides
     ]
     record = builders.cycle_record(decisions=decisions, bytes_left=1, eta=NOON + timedelta(hours=1))
+    record = replace(record, throttles=tuple(Throttle(b, role, mb(20), mb(60)) for b, role in sides))
     loads = builders.loads(*(builders.load(broker_id, mb(30), mb(20)) for broker_id in range(brokers)))
     loads = replace(loads, quota_rates={(b, role): loads.brokers[b].of(role) for b, role in sides})
     growth = dict.fromkeys(sides, 1e6)

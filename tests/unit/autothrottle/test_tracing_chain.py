@@ -80,7 +80,7 @@ def test_every_cycle_is_one_complete_trace_through_all_services(collector: Colle
         assert [span.name for span in trace if not span.parent_id] == ["cycle"]
         for child in ("discovery", "metrics", "plan", "apply"):
             assert found[f"cycle > {child}"] == 1
-        assert found[f"cycle > discovery > {SNAPSHOT}"] == 1
+        assert found[f"cycle > discovery > {SNAPSHOT}"] in (1, 2)  # also the replicas of a reassignment that has ended
         assert found["cycle > apply > change"] == next(s for s in trace if s.name == "apply").attributes["changes"]
         assert not any(span.failed for span in trace)
     assert paths(traces[0])[f"cycle > metrics > {LOADS}"] == 1

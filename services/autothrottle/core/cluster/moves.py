@@ -31,7 +31,7 @@ class MoveOutcome(StrEnum):
     """It does not exist any more."""
 
 
-class ReplicaChange(NamedTuple):
+class MoveTarget(NamedTuple):
     """What a reassignment changes in a partition's replicas."""
 
     adding: tuple[int, ...]
@@ -59,9 +59,9 @@ class ReplicaChange(NamedTuple):
 class EndedMove(NamedTuple):
     """The reassignment of one partition that Kafka no longer lists."""
 
-    first: ReplicaChange
+    first: MoveTarget
     """As first seen."""
-    last: ReplicaChange
+    last: MoveTarget
     """As last seen; another tool may have changed the target meanwhile."""
     clock: float
     """Monotonic time of the first snapshot without it, in seconds."""
@@ -92,7 +92,7 @@ class MoveHistory:
     """The reassignments of the last snapshot; immutable, `observe` returns a new history."""
 
     reassignments: tuple[TopicReassignment, ...] = ()
-    first_changes: Mapping[TopicPartition, ReplicaChange] = field(default_factory=dict)
+    first_changes: Mapping[TopicPartition, MoveTarget] = field(default_factory=dict)
     """Partition -> its change as first seen, for partitions whose target has changed since."""
     unsettled: Mapping[TopicPartition, EndedMove] = field(default_factory=dict)
     """Ended reassignments whose outcome is not known yet."""
@@ -149,7 +149,7 @@ class MoveHistory:
                 yield old, new
 
 
-def _left(old: TopicReassignment, new: TopicReassignment | None) -> Iterator[tuple[TopicPartition, ReplicaChange]]:
+def _left(old: TopicReassignment, new: TopicReassignment | None) -> Iterator[tuple[TopicPartition, MoveTarget]]:
     """Yield the partitions of a topic that are not in reassignment any more, with their last change."""
     if new is not None and old.partitions == new.partitions:
         return
@@ -157,10 +157,10 @@ def _left(old: TopicReassignment, new: TopicReassignment | None) -> Iterator[tup
     columns = zip(old.partitions, old.adding_replicas, old.removing_replicas, old.isr, strict=True)
     for partition, adding, removing, isr in columns:
         if partition not in partitions:
-            yield (old.topic, partition), ReplicaChange(adding, removing, isr)
+            yield (old.topic, partition), MoveTarget(adding, removing, isr)
 
 
-def _changed(old: TopicReassignment, new: TopicReassignment) -> Iterator[tuple[TopicPartition, ReplicaChange]]:
+def _changed(old: TopicReassignment, new: TopicReassignment) -> Iterator[tuple[TopicPartition, MoveTarget]]:
     """Yield the partitions of a topic that have another target now, with their earlier change."""
     columns = old.adding_replicas, old.removing_replicas
     if old.partitions == new.partitions and columns == (new.adding_replicas, new.removing_replicas):
@@ -168,7 +168,7 @@ def _changed(old: TopicReassignment, new: TopicReassignment) -> Iterator[tuple[T
     current = dict(zip(new.partitions, zip(new.adding_replicas, new.removing_replicas, strict=True), strict=True))
     for partition, adding, removing, isr in zip(old.partitions, *columns, old.isr, strict=True):
         if current.get(partition, (adding, removing)) != (adding, removing):
-            yield (old.topic, partition), ReplicaChange(adding, removing, isr)
+            yield (old.topic, partition), MoveTarget(adding, removing, isr)
 
 
 def _moving(snapshot: Snapshot, rows: Collection[TopicPartition]) -> list[TopicPartition]:

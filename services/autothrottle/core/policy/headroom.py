@@ -6,7 +6,7 @@ Source: kafka-kit's autothrottle (the formula).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from autothrottle.core.cluster.flows import LinkSide
@@ -82,10 +82,11 @@ def _estimate(
     """Estimate replication from the bytes copied, or the idle load if it was unthrottled, or the throttle."""
     side, used = side_input.side, side_input.used
     copied = replication and replication.copied(*side, used.start, used.end)
-    if copied and not history.was_unthrottled(*side, copied.until, used.end):
-        mean = copied.mean(used.start, used.end)
+    if replication and copied and not history.was_unthrottled(*side, copied.until, used.end):
+        likely = replace(replication, is_upper_bound=False).copied(*side, used.start, used.end)
+        mean, certain = (c and c.mean(used.start, used.end) for c in (copied, likely))
         if mean is not None:
-            return _ReplicationEstimate(used.rate, mean, mean)
+            return _ReplicationEstimate(used.rate, mean, min(mean, certain or 0))
     if history.was_unthrottled(*side, used.start, used.end):
         # For some seconds replication ran at link speed, which looks like client load in the metrics.
         idle = history.idle_load(side)

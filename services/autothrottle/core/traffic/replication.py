@@ -20,6 +20,9 @@ from autothrottle.core.cluster.snapshot import NO_LEADER, TopicReassignment
 from autothrottle.core.traffic.loads import Loads, Utilization
 from autothrottle.core.units import BytesPerSecond
 
+_BEGINNING = timedelta(seconds=3)
+"""Time from the last sample without bytes in which a flow may copy without a throttle."""
+
 LONGEST_STRETCH = timedelta(seconds=60)
 """The longest usable gap between two counts. For a longer gap, the share that belongs to an interval is unknown."""
 
@@ -138,6 +141,7 @@ def _between(count: FlowProgress, start: datetime, end: datetime, is_upper_bound
     first count may also be a little younger than the interval's start.
     """
     total, off, at, copied = 0.0, 0.0, count.at, count.bytes_copied
+    beginning = max((mark.at for mark in count.recent if not mark.bytes_copied), default=None)
     first_at = count.recent[0].at if count.recent else at
     gap, most_in_gap = max(first_at - start, timedelta(0)), 0.0
     for old_at, old_copied in reversed(count.recent):  # backwards, because intervals lie in the last minutes
@@ -145,7 +149,7 @@ def _between(count: FlowProgress, start: datetime, end: datetime, is_upper_bound
             if at - old_at > LONGEST_STRETCH:
                 return None
             arrived, span = copied - old_copied, at - old_at
-            is_beginning = is_upper_bound and not old_copied
+            is_beginning = is_upper_bound and beginning is not None and old_at < beginning + _BEGINNING
             total += arrived * (1 if is_beginning else (min(end, at) - max(start, old_at)) / span)
             if old_at < start:
                 off += arrived * _deviation((start - old_at) / span)

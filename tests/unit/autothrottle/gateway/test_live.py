@@ -385,7 +385,7 @@ def test_large_events_are_sent_less_often() -> None:
         live._poll()
     sides = live._messages["sides"]
     assert 400_000 < len(sides.data) < 460_000
-    assert sides.version == 1 + 12 // 5
+    assert sides.version == 1 + 12 // 4
 
 
 def test_a_value_that_cannot_be_encoded_keeps_the_other_events(caplog: pytest.LogCaptureFixture) -> None:

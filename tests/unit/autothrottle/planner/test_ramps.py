@@ -166,7 +166,7 @@ def test_a_ramp_continues_to_a_lower_target_above_the_current_rate(bench: Bench)
 def test_an_override_is_ramped_and_reaches_its_exact_value(bench: Bench) -> None:
     bench.begin_reassignment()
     bench.cycle()
-    bench.overrides.set_override(None, StoredOverride(10**9 + 7))
+    bench.overrides.set_override(None, StoredOverride(10**9 + 7, beyond_capacity=True))
     bench.cycle("an override changed")
     assert bench.rate(1003, FOLLOWER) == pytest.approx(81 + 1000 / 30, abs=0.1)
     bench.finish_ramps()

@@ -110,7 +110,7 @@ def scored(rows: pa.Table, recoveries: list[Recovery], chunks: int = 1) -> list[
     plan = plan_parts(recoveries)
     by_part: dict[int, list[pa.Table]] = {}
     for n in range(chunks):
-        for part, own in split(rows.take(list(range(n, len(rows), chunks))), plan, plan.numbers):
+        for part, own in split(rows.take(pa.array(range(n, len(rows), chunks), pa.int64())), plan, plan.numbers):
             by_part.setdefault(part, []).append(from_bytes(to_bytes(own)))
     parts = {part.part: part for part in plan.parts()}
     return [score for part, own in by_part.items() for score in score_part(parts[part], pa.concat_tables(own), 0.9)]

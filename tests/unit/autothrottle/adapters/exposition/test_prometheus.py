@@ -43,7 +43,7 @@ def test_1000_brokers_have_all_their_series_once() -> None:
     series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     of_sides = [metric.name for metric in METRICS if metric.labels == ("broker_id", "role", "pool")]
     counts = Counter(name.partition("{")[0] for name in series)
-    assert [counts[name] for name in of_sides] == [2000] * 7
+    assert [counts[name] for name in of_sides] == [2000] * 8
     assert len({*series}) == len(series)
 
 

@@ -186,7 +186,7 @@ def test_simulator_runs_the_same_reassignment() -> None:
     assert none < 0.8 * lower_bound
     assert (static, adaptive) == pytest.approx((lower_bound, lower_bound), rel=0.05)
     # Its first rate takes all traffic for copies, since no load is known from before this short reassignment.
-    assert 0.7 * lower_bound < headroom < lower_bound
+    assert none < headroom < lower_bound
 
 
 def test_simulated_follower_with_a_full_link_does_not_slow_the_other_one() -> None:

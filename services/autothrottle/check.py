@@ -36,6 +36,7 @@ from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, Snap
 from autothrottle.ports.services import ClusterSource, PlacementCluster
 from autothrottle.ports.telemetry import LoadSource
 from autothrottle.runtime.configuration import Configuration, PolicyName
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
 
 _LIMIT = timedelta(seconds=20)
 """How long the sources may take, all at once."""
@@ -114,6 +115,8 @@ def _in_parallel(reads: Mapping[str, Callable[[], T]], limit: timedelta) -> dict
     def read(name: str, source: Callable[[], T]) -> None:
         try:
             readings[name] = source()
+        except InvalidConfiguration as error:  # whose text has several lines
+            readings[name] = finding(name, "; ".join(error.problems), _UNREACHABLE)
         except AutothrottleError as error:
             readings[name] = finding(name, str(error), _UNREACHABLE)
         except Exception as error:  # one check must not take the others down

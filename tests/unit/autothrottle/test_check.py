@@ -22,6 +22,7 @@ from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from tests import builders
 from tests.builders import mb
 
@@ -167,3 +168,13 @@ def test_a_source_that_has_not_two_samples_yet_is_asked_again() -> None:
     metrics = Late(load(1), load(2))
     assert not [w for w in warnings(sources(metrics=metrics), configuration=configuration) if w[0] == "metrics"]
     assert metrics.answers == 2
+
+
+def test_a_problem_of_the_configuration_that_two_sources_have_is_one_finding() -> None:
+    """The second one had the text of an error of several lines, with a visible line break."""
+
+    def fail() -> Any:
+        raise InvalidConfiguration(["topic s has 3 partitions and must have 1. Fix: choose another name"])
+
+    checked = replace(sources(), cluster=fail, snapshots=fail)
+    assert warnings(checked) == [("Kafka", "topic s has 3 partitions and must have 1")]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from itertools import groupby
 
 from autothrottle.core.records import RunningMove
 from autothrottle_client.errors import Invalid, Missing
 from autothrottle_client.reassignments import Partition
 
 _RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
-
-_RANGES_SHOWN = 8
 
 NOTHING_MOVES = "no partitions are being reassigned"
 
@@ -62,21 +59,6 @@ def similar_name(text: str, moves: Iterable[RunningMove]) -> str:
     topic, _, number = text.rpartition("-")
     is_moving = number.isascii() and number.isdigit() and (topic, int(number[:10])) in _partitions(moves)
     return f"{topic}:{int(number)}" if is_moving else ""
-
-
-def format_numbers(numbers: Iterable[int]) -> str:
-    """Return partition numbers as `cancel` accepts them; of a long list the first ones and the number of the others.
-
-    >>> format_numbers([0, 1, 2, 7])
-    '0-2,7'
-    """
-    runs = [
-        [number for _, number in run] for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
-    ]
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    if len(texts) <= _RANGES_SHOWN:
-        return ",".join(texts)
-    return f"{','.join(texts[:_RANGES_SHOWN])} and {sum(map(len, runs[_RANGES_SHOWN:]))} more"
 
 
 def _partitions(moves: Iterable[RunningMove]) -> frozenset[Partition]:

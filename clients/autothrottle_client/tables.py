@@ -25,7 +25,7 @@ from autothrottle.core.records import (
     Throttle,
 )
 from autothrottle.core.texts import caller_name, excerpt, id_ranges
-from autothrottle_client.cancellation import NOTHING_MOVES, format_numbers
+from autothrottle_client.cancellation import NOTHING_MOVES
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments
@@ -261,7 +261,7 @@ def reassignments_table(listing: Reassignments) -> str:
     topics = {topic.topic: topic for topic in listing.topics}
     table = rows_table(
         {
-            "MOVE": f"{move.topic}:{format_numbers(move.partitions)}",
+            "MOVE": f"{move.topic}:{id_ranges(move.partitions, separator=',')}",
             "PARTITIONS": str(len(move.partitions)),
             "TO COPY": str(move.partitions_to_copy),
             "TO BROKERS": _ids(move.adding_replicas),
@@ -295,7 +295,7 @@ def cancel_effects_text(effects: Sequence[CancelEffect]) -> str:
         grouped.setdefault((effect.topic, effect.replicas, effect.dropped_replicas), []).append(effect)
     table = rows_table(
         {
-            "CANCELLED": f"{topic}:{format_numbers(effect.partition for effect in of_row)}",
+            "CANCELLED": f"{topic}:{id_ranges((effect.partition for effect in of_row), separator=',')}",
             "STAYS ON": _ids(replicas),
             "DROPPED FROM": _ids(dropped),
             "COPIED BYTES LOST": _bytes_lost(of_row),

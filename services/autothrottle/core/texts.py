@@ -85,11 +85,11 @@ def without_numbers(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-def id_ranges(ids: Iterable[int], most: int = 10) -> str:
+def id_ranges(ids: Iterable[int], most: int = 10, separator: str = " ") -> str:
     """Return the ids as ranges, at most this many, and how many more ids there are.
 
-    >>> id_ranges([1003, 1001, 1002, 1007]), id_ranges(range(1, 20, 2), 2)
-    ('1001-1003 1007', '1 3 and 8 more')
+    >>> id_ranges([1003, 1001, 1002, 1007]), id_ranges(range(1, 20, 2), 2), id_ranges([0, 1, 7], separator=",")
+    ('1001-1003 1007', '1 3 and 8 more', '0-1,7')
     """
     ranges: list[list[int]] = []
     for number in sorted(set(ids)):
@@ -97,7 +97,7 @@ def id_ranges(ids: Iterable[int], most: int = 10) -> str:
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    shown = " ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
+    shown = separator.join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
     more = sum(map(len, ranges[most:]))
     return f"{shown} and {more} more" if more else shown
 

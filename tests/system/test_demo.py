@@ -183,9 +183,8 @@ def assert_log_lines_are_in_order(output: str) -> None:
     assert "no metrics" not in output, "the reassignment began before the first window of metrics was complete"
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.repeat), (signal.SIGTERM, 143)]
-)
+@pytest.mark.repeat
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_during_the_reassignment_leaves_no_process_and_no_file(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ TOPIC, OTHER = "stopped-and-started", "of-another-party"
 FIRST, SECOND = 1005, 1004
 """Destinations."""
 PARTITIONS, RATE = 4, 2 * MB
+PATIENCE = timedelta(seconds=30)
+"""Time limit of a call beside other clusters."""
 SECONDS = 60.0
 """Deadline of a step on a busy machine."""
 ENTITY, PRODUCER = ClientQuotaEntity(client_id="backfill"), QuotaKey.PRODUCER_BYTE_RATE
@@ -114,7 +117,7 @@ def is_rated(sample: Sample) -> bool:
 
 def wait_for_cycles(services: ServiceProcesses, count: int = 2) -> None:
     """Wait until this many cycles of one term have begun and ended."""
-    with AdminClient([services.addresses["admin"]]) as admin:
+    with AdminClient([services.addresses["admin"]], timeout=PATIENCE) as admin:
 
         def last() -> tuple[int, int]:
             cycle = admin.state().last_cycle
@@ -129,7 +132,10 @@ def test_throttles_and_quotas_survive_stops_and_end_with_the_uninstallation(inst
     cluster = installation.cluster
     configs = cluster.stored_configs()
     with RecoveryWatch(cluster, TOPIC) as watch:
-        with installation.services() as services, AdminClient([services.addresses["admin"]]) as admin:
+        with (
+            installation.services() as services,
+            AdminClient([services.addresses["admin"]], timeout=PATIENCE) as admin,
+        ):
             admin.submit_reassignment({(TOPIC, p): (FIRST,) for p in range(PARTITIONS)})
             watch.wait_until(is_throttled, SECONDS, "the reassignment is throttled")
             # A pause removes the throttles, and nothing of another party.
@@ -160,7 +166,7 @@ def test_throttles_and_quotas_survive_stops_and_end_with_the_uninstallation(inst
             status, line = installation.uninstall()
             assert status == 1 and line.endswith("A planner is still running; stop all planners, then run this again")
             assert is_throttled(watch.samples[-1])
-            with AdminClient([services.addresses["admin"]]) as admin:
+            with AdminClient([services.addresses["admin"]], timeout=PATIENCE) as admin:
                 admin.set_override(50 * MB, broker_id=1003)
             # With a write in flight, the uninstallation would wait for a minute.
             wait_for_cycles(services)

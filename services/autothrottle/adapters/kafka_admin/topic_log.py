@@ -29,6 +29,7 @@ from autothrottle.adapters.kafka_admin.values import Answers, KafkaSettings, Par
 from autothrottle.adapters.kafka_state.topic import (
     MIN_IN_SYNC,
     REPLICAS,
+    UNCLEAN_ELECTIONS,
     LostTail,
     OutOfLog,
     Records,
@@ -582,7 +583,7 @@ _SETTINGS: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    "unclean.leader.election.enable": "false",
+    UNCLEAN_ELECTIONS: "false",
     "compression.type": "gzip",
 }
 """Without them Kafka deletes records that we still need, or compresses them in a codec that we cannot read."""

@@ -143,8 +143,8 @@ class KafkaElection(Candidate):
             patience = self._silence_limit - self._state.silence(self._own.term)
         elif holder == self._path:
             # After the session timeout, another term may have begun in records that an unclean election has lost.
-            was_alone = time.monotonic() - self._last_contact < self._session_seconds
-            patience = 0.0 if was_alone else self._silence_limit - self._state.epoch_seconds
+            may_be_led = self._state.may_lose_tail and time.monotonic() - self._last_contact >= self._session_seconds
+            patience = self._silence_limit - self._state.epoch_seconds if may_be_led else 0.0
         elif not versions[holder]:
             patience = self._rank() * self._turn_seconds - self._state.silence(holder)
         else:

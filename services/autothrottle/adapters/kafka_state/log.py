@@ -27,7 +27,7 @@ from autothrottle.adapters.concurrency.subscriptions import Subscription, Subscr
 from autothrottle.adapters.kafka_state.reader import LogLoss, StateReader
 from autothrottle.adapters.kafka_state.records import CopyHeader, StateEdit, author
 from autothrottle.adapters.kafka_state.replica_repair import ReplicaRepair
-from autothrottle.adapters.kafka_state.topic import LostTail, OutOfLog, Records, Topic
+from autothrottle.adapters.kafka_state.topic import UNCLEAN_ELECTIONS, LostTail, OutOfLog, Records, Topic
 from autothrottle.adapters.kafka_state.tree import EditResult, Tree
 from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
@@ -123,6 +123,8 @@ class StateLog:
         """When the leader last read the settings and the replicas of the topic, on the monotonic clock."""
         self._risks: frozenset[str] = frozenset()
         """What the log has said about the settings."""
+        self.may_lose_tail = False
+        """Whether another party allows Kafka to elect a leader of the partition that lacks its newest records."""
         self._is_suspect = False
         """Whether records may have been lost since the last snapshot, because the settings were other ones."""
         self._epoch_time = self._last_contact
@@ -615,7 +617,9 @@ class StateLog:
         Another party may change the topic at any time.
         """
         self._settings_time = time.monotonic()
-        risks = frozenset(self._topic.risks(self._settings_time + _ATTEMPT_SECONDS).values())
+        settings = self._topic.risks(self._settings_time + _ATTEMPT_SECONDS)
+        self.may_lose_tail = UNCLEAN_ELECTIONS in settings
+        risks = frozenset(settings.values())
         for risk in sorted(risks - self._risks):
             log.warning("%s", capitalized(risk))
         if risks != self._risks:

@@ -54,6 +54,8 @@ class LostTail(OutOfLog):
     """The log lacks records before the position: an unclean election or a restored disk has removed its newest ones."""
 
 
+UNCLEAN_ELECTIONS = "unclean.leader.election.enable"
+"""Setting with which a new leader of the partition may lack its newest records."""
 REPLICAS, MIN_IN_SYNC = 3, 2
 """Replicas of the topic in a cluster of at least three brokers, and its `min.insync.replicas` then."""
 

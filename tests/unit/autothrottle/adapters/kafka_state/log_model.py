@@ -272,7 +272,7 @@ class Process:
             since = -SESSION if holder == self.path else self._silence.get(holder, self._ready_time)
         claimed = max((made for made, is_claim in self._in_flight.values() if is_claim), default=-SESSION)
         epoch_time = self._epoch_time
-        if since < 0:
+        if since < 0:  # unclean elections are allowed
             was_alone = now - (self.lease_end - LEASE) < SESSION
             epoch_time = -SESSION if was_alone else epoch_time + LEASE - SESSION
         if now - max(since, epoch_time, claimed) < SESSION:

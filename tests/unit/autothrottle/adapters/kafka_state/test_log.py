@@ -16,7 +16,7 @@ from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerRea
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
 from autothrottle.adapters.kafka_state.records import StateEdit
-from autothrottle.adapters.kafka_state.topic import Records
+from autothrottle.adapters.kafka_state.topic import UNCLEAN_ELECTIONS, Records
 from autothrottle.adapters.kafka_state.tree import Effect
 from autothrottle.adapters.state_store.operator_stores import NodeOverrides
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
@@ -283,6 +283,8 @@ def test_an_earlier_leader_waits_if_the_log_may_have_lost_the_term_of_another(pr
     first, second = (KafkaElection(log, OWN, session) for log in logs)
     first.join("a:1", lambda: None)
     eventually(lambda: first.term)
+    processes.partition.faults = {UNCLEAN_ELECTIONS: "another party allows them"}
+    logs[0].check_settings()
     processes.topic(logs[0]).is_cut = True
     end = processes.partition.end
     second.join("b:1", lambda: None)

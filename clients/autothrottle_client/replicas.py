@@ -340,8 +340,9 @@ class Replicas:
         """
         begin, patience = time.monotonic(), self.connection.timeout.total_seconds()
         limit = patience if timeout is None else timeout.total_seconds()
-        if self._silence is None and self.connection.on_silence:
-            self._silence = say_later(self.connection.on_silence)
+        with self._lock:
+            if self._silence is None and self.connection.on_silence and not self._closed.is_set():
+                self._silence = say_later(self.connection.on_silence)
         call = _Call(rpc, probe, begin + limit, begin + (min(limit, patience) if probe else limit))
         for failures in itertools.count(1):
             try:

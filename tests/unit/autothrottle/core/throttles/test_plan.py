@@ -408,7 +408,8 @@ def test_every_override_of_a_broker_limits_both_roles_and_all_recovery_whatever_
 ) -> None:
     moving = [reassignment(f"t{n}", leader, (leader,), (to,)) for n, (leader, to) in enumerate(moves)]
     overrides = Overrides(
-        StoredOverride(cluster_rate) if cluster_rate else None, {b: StoredOverride(r) for b, r in rates.items()}
+        StoredOverride(cluster_rate) if cluster_rate else None,
+        {b: StoredOverride(r, beyond_capacity=True) for b, r in rates.items()},
     )
     seen = in_sync(snapshot(*moving, replicas={b: HOSTED[3] if b == 3 else {} for b in rates}), *synced)
     made = plan(seen, loads(), LIMITS, overrides)

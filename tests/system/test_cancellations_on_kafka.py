@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle_client.throttlectl import EXIT_UNAVAILABLE
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka import KafkaCluster, PartitionState
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
@@ -17,6 +18,7 @@ from tests.builders import eventually
 from tests.system.recovery_watch import FOLLOWER_RATE, FOLLOWER_REPLICAS, admin_backend_options, running_services
 
 SECONDS = 120.0
+ATTEMPTS = 5
 DEAD = (1001, 1002)
 HELD = 1004
 """A throttle of one byte per second keeps this broker from completing a move: it lets one fetch through in 11 s."""
@@ -83,8 +85,20 @@ def address(cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path) -
 
 
 def throttlectl(address: str, *arguments: str, status: int = 0) -> tuple[str, str]:
-    command = [sys.executable, "-m", "autothrottle_client.throttlectl", *arguments, "--addr", address]
-    done = subprocess.run([*command, "--timeout", "60"], capture_output=True, text=True, timeout=SECONDS, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "autothrottle_client.throttlectl",
+        *arguments,
+        "--addr",
+        address,
+        "--timeout",
+        "60",
+    ]
+    for _ in range(ATTEMPTS):  # a controller that was just killed answers nothing until another one is elected
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        if done.returncode != EXIT_UNAVAILABLE:
+            break
     assert done.returncode == status, (done.stdout, done.stderr)
     return done.stdout, done.stderr
 

@@ -13,7 +13,6 @@ import re
 import socket
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 import urllib.request
@@ -35,6 +34,7 @@ from autothrottle_lab.servers.processes import Process, scratch_directory
 from tests.builders import eventually
 from tests.paths import ROOT
 from tests.server_fixtures import BROKERS
+from tests.system.test_upgrade_on_kafka import earlier_sources
 
 MB = 1_000_000
 LINK_MB = 2
@@ -49,7 +49,7 @@ AGREE_SECONDS = 10.0
 """Time in which all views must agree with Kafka. The interval is 30 s, and a cycle takes up to a second."""
 STATE_TOPIC = "__autothrottle_state"
 EARLIER = "e361e1cb"
-"""A version that the upgrade replaces."""
+"""A version that the upgrade replaces; in a clone without it, the same version."""
 ROLES = {LEADER_RATE: "leader", FOLLOWER_RATE: "follower"}
 
 ROUNDING = 5_000
@@ -355,7 +355,9 @@ def test_what_autothrottle_shows_all_day_is_what_kafka_says(tmp_path: Path) -> N
         assert not day.compare().topics
 
         # An upgrade from an earlier version, in the middle of a move.
-        old = day.start("old", earlier_sources(tmp_path / "earlier"))
+        lookup = ["git", "-C", str(ROOT), "cat-file", "-e", f"{EARLIER}^{{commit}}"]
+        is_in_clone = subprocess.run(lookup, capture_output=True, check=False).returncode == 0
+        old = day.start("old", earlier_sources(tmp_path / "earlier", EARLIER) if is_in_clone else {})
         assert stopped(first) == 0
         old.wait_until(lambda: "Leading in term" in old.log.read_text(), SECONDS)
         survivors = sorted(set(BROKERS) - {leader})
@@ -386,14 +388,3 @@ def test_what_autothrottle_shows_all_day_is_what_kafka_says(tmp_path: Path) -> N
 def stopped(process: Process) -> int:
     process.terminate()
     return process.wait(60)
-
-
-def earlier_sources(directory: Path) -> Mapping[str, str]:
-    """Unpack an earlier version; return the environment in which Python imports it. Empty: the clone lacks it."""
-    command = ["git", "-C", str(ROOT), "archive", EARLIER, "services", "clients"]
-    archive = subprocess.run(command, capture_output=True, check=False)
-    if archive.returncode:
-        return {}
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(directory, filter="data")
-    return {"PYTHONPATH": f"{directory / 'services'}:{directory / 'clients'}"}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import subprocess
-import tarfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -60,12 +58,12 @@ def missing_requirement() -> str:
     return ""
 
 
-def earlier_sources(directory: Path) -> Mapping[str, str]:
-    """Unpack the earlier version; return the environment in which Python imports it."""
-    command = ["git", "-C", str(ROOT), "archive", EARLIER, "services", "clients"]
+def earlier_sources(directory: Path, commit: str = EARLIER) -> Mapping[str, str]:
+    """Unpack an earlier version; return the environment in which Python imports it."""
+    command = ["git", "-C", str(ROOT), "archive", commit, "services", "clients"]
     archive = subprocess.run(command, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(directory, filter="data")
+    directory.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive, check=True)
     return {"PYTHONPATH": f"{directory / 'services'}:{directory / 'clients'}"}
 
 

@@ -15,9 +15,9 @@ from autothrottle.core.texts import escape_unprintable, first_line, without_secr
 from autothrottle.scorer import report
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.local import LARGEST, LocalScorer
+from autothrottle.scorer.parser import ScorerParser
 from autothrottle.scorer.results import gather
 from autothrottle.scorer.scoring import Scorer, ScoreWork, find_work, score
-from autothrottle_client.argument_parser import SuggestingParser
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ NOTHING_NEW = 3
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = SuggestingParser(
+    parser = ScorerParser(
         prog="autothrottle score",
         description="Score logged decisions of planners. Only new parts of the log are read. Writes report.html, "
         "results.json, recoveries.csv and Parquet tables. Large logs are scored with Spark.",

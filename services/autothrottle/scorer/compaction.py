@@ -36,7 +36,7 @@ from autothrottle.scorer.log import (
     unreadable,
     with_columns,
 )
-from autothrottle_client.argument_parser import SuggestingParser
+from autothrottle.scorer.parser import ScorerParser
 
 _READERS: Mapping[str, Callable[[str, pa.NativeFile], tuple[Any, FileReading]]] = {
     "decisions": read_decisions,
@@ -275,7 +275,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = SuggestingParser(
+    parser = ScorerParser(
         prog="autothrottle compact",
         description="Merge the small files of a decision log into files of about 64 MB. Planners may write to the log "
         "meanwhile. A run that ends early loses no record; the next one continues.",

@@ -51,8 +51,8 @@ def test_a_job_of_spark_submit_on_two_workers_gives_the_scores_of_one_process(
     cluster: StandaloneCluster, scored_here: Path, tmp_path: Path
 ) -> None:
     job = submit(cluster, scored_here / "log", tmp_path / "out", tmp_path)
-    _, errors = job.communicate(timeout=120)
-    assert job.returncode == 0, errors
+    output, errors = job.communicate(timeout=120)
+    assert job.returncode == 0, output + errors
     assert_same_tables(str(tmp_path / "out"), str(scored_here / "out"))
     assert len(cluster.executors) == 2, "an executor ran on each worker"
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000

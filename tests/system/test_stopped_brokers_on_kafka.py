@@ -166,6 +166,7 @@ def test_override_of_a_stopped_broker_is_in_force_from_its_start(
     move = admin_pb2.SubmitReassignmentRequest(throttle_bytes_per_second=1 * MB)  # not over before the broker stops
     move.partitions.add(topic="waiting", partition=0, replicas=[BACK])
     assert admin.SubmitReassignment(move, timeout=60).submitted == 1
+    eventually(lambda: last_cycle(admin).bytes_left > 0)  # otherwise no bytes are known when it stops
     cluster.stop_broker(BACK)
     try:
         assert_named_first(admin)

@@ -20,8 +20,8 @@ def partitions_of_broker(moves: Iterable[RunningMove], broker_id: int) -> frozen
     Raises:
         Missing: there are none.
     """
-    chosen = (move for move in moves if broker_id in (*move.adding_replicas, *move.removing_replicas))
-    if not (partitions := _partitions(chosen)):
+    moves_of_broker = (move for move in moves if broker_id in (*move.adding_replicas, *move.removing_replicas))
+    if not (partitions := _partitions(moves_of_broker)):
         raise Missing(
             f"no move adds a replica to broker {broker_id} or removes one; throttlectl reassignments lists all"
         )

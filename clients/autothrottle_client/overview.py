@@ -297,7 +297,7 @@ def failure_sentences(failures: Mapping[int, int]) -> tuple[str, ...]:
 def _bytes_left(cycle: Cycle | None, reassignments: Reassignments) -> int | None:
     """Return the sum over the paths, or else the topics, or else as the last cycle knows it.
 
-    Only the last cycle knows what is left to brokers that are down.
+    Only the last cycle has the last known bytes of brokers that are down.
     """
     if cycle is not None and cycle.down_brokers and cycle.bytes_left is not None:
         return cycle.bytes_left

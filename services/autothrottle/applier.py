@@ -52,7 +52,7 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
         term = _term(request, context)
         rows = partitions_from_messages(request.partitions)
         cancellation = self._reassigner.cancel_reassignments(term, rows, time_left(context))
-        cancelled = len(rows) - len(cancellation.kept)
+        cancelled = len(rows) - len(cancellation.not_cancelled)
         log.info("Term %d: reassignments of %d partitions cancelled", request.fence, cancelled)
         return SAME_NAMES.to_message(applier_pb2.CancelReassignmentsResponse, cancellation)
 

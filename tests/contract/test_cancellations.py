@@ -82,7 +82,7 @@ def test_a_dead_original_replica_does_not_count(subject: Subject) -> None:
     subject.cluster.brokers.discard(1002)
     assert "has 1: broker 1002 is down" in subject.cancel(1).unsafe["t1", 1]
     subject.set_min_in_sync_replicas(1)
-    assert not subject.cancel(1).kept
+    assert not subject.cancel(1).not_cancelled
     assert subject.moves() == [True, False]
 
 
@@ -129,7 +129,7 @@ def test_of_many_partitions_some_brokers_tell_the_isr_and_the_others_that_they_l
     subject.cluster.add_topic("t1", dict.fromkeys(range(60_000), (1001, 1002)))
     subject.cluster.submit_reassignment("t1", dict.fromkeys(range(2), (1003, 1004)))
     subject.kafka.views = {1002: {"t1": {0: PartitionMetadata(1001, (1001, 1002), (1001,))}}}
-    assert not subject.cancel(0).kept, "only 1001 describes the topic"
+    assert not subject.cancel(0).not_cancelled, "only 1001 describes the topic"
     subject.kafka.silent = {1002}
     subject.cluster.join_isr("t1", 1, 1003)
     assert "broker 1002 does not answer" in subject.cancel(1).unsafe["t1", 1]

@@ -239,9 +239,9 @@ class Day:
                     differences.append(f"{name} says {view.throttles.get(side)} of {side}, Kafka {rates}")
             if view.topics is not None and view.topics not in (first.topics, facts.topics):
                 differences.append(f"{name} says that {view.topics} move, Kafka {first.topics} and {facts.topics}")
-            left = view.bytes_left
-            if left is not None and not facts.bytes_left - MB // 10 <= left <= first.bytes_left + SLACK_BYTES:
-                differences.append(f"{name} says {left} bytes left, Kafka {first.bytes_left}, {facts.bytes_left}")
+            shown = view.bytes_left
+            if shown is not None and not facts.bytes_left - MB // 10 <= shown <= first.bytes_left + SLACK_BYTES:
+                differences.append(f"{name} says {shown} bytes left, Kafka {first.bytes_left}, {facts.bytes_left}")
         self.views += len(views) if not differences else 0
         return differences, facts
 

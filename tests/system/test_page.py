@@ -608,7 +608,7 @@ def test_a_silent_stream_is_replaced(tab: Tab) -> None:
 # --- News -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_without_news_says_since_when_and_lets_nobody_act(tab: Tab) -> None:
+def test_a_page_without_news_says_since_when_and_disables_its_buttons(tab: Tab) -> None:
     """Four minutes after the end of its gateway, the headline still said that nothing moves, and its buttons worked."""
     page = tab.page
     page.clock.install()

@@ -300,8 +300,8 @@ def check_topicmappr(words: list[str], directory: Path) -> None:
 
 
 def check_metricsfetcher(words: list[str], directory: Path) -> None:
-    found, warnings, _ = parse_command(FetcherOptions, words[1:], {}, FETCHER_PREFIX)
-    assert found and not warnings
+    options, warnings, _ = parse_command(FetcherOptions, words[1:], {}, FETCHER_PREFIX)
+    assert options and not warnings
 
 
 def check_throttlectl(words: list[str], directory: Path) -> None:

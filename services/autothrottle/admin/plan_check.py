@@ -44,7 +44,7 @@ class CheckedPlan:
     """What could not be checked, one sentence each."""
 
     def require_partitions(self) -> None:
-        """Refuse a plan of which nothing is left.
+        """Raise an error if the plan has no partition that may be submitted.
 
         Raises:
             Missing, Invalid, Conflict: all partitions are left out.
@@ -62,7 +62,7 @@ class PlanCheck:
     cluster: ClusterSource
     storage: StorageMetricsSource
     state_topic: str = ""
-    """The topic of our own state, whose replicas the planner exchanges one at a time; "": there is none."""
+    """The state topic, whose replicas the planner exchanges one at a time; "": the state is in ZooKeeper."""
 
     def check(self, targets: Targets, allowances: Allowances, timeout: timedelta) -> CheckedPlan:
         """Return the part of a plan that may be submitted: all of it, or with `skip_refused` what is not refused.
@@ -94,13 +94,15 @@ class PlanCheck:
         if changed:
             brokers = read("racks and cordons of brokers", lambda limit: self.cluster.fetch_brokers(adding, limit), {})
         metrics = StorageMetrics()
-        if asked := snapshot.brokers.intersection(adding):
-            asked |= snapshot.brokers.intersection(assignments[row].leader for row in changed)
-            metrics = read("free storage of brokers", lambda limit: self._storage(asked, limit), metrics)
+        if brokers_to_read := snapshot.brokers.intersection(adding):
+            brokers_to_read |= snapshot.brokers.intersection(assignments[row].leader for row in changed)
+            metrics = read("free storage of brokers", lambda limit: self._storage(brokers_to_read, limit), metrics)
         settings = ClusterSettings()
-        if cut := {row[0] for row, target in changed.items() if len(target) < len(assignments[row].replicas)}:
+        if cut_topics := sorted(
+            {row[0] for row, target in changed.items() if len(target) < len(assignments[row].replicas)}
+        ):
             settings = read(
-                "min.insync.replicas", lambda limit: self.settings.fetch_settings((), sorted(cut), limit), settings
+                "min.insync.replicas", lambda limit: self.settings.fetch_settings((), cut_topics, limit), settings
             )
         cluster = PlanCluster(
             snapshot,
@@ -127,7 +129,7 @@ class PlanCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Readings:
-    """Reads what may stay unknown, within what is left of a deadline."""
+    """Reads optional facts until a deadline. A reading that fails adds a warning."""
 
     deadline: float
     warnings: list[str]

@@ -155,7 +155,7 @@ def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
     rates = {role: load.of(role).rate for role in ReplicaRole}
     yield Finding(subject, f"load {_both(rates)}, measured until {age:.0f} s ago")
     yield Finding(subject, f"capacity {_both({role: load.capacity.of(role) for role in ReplicaRole})}{_origin(load)}")
-    # The original's formula, for a load without replication. A floor above the capacity is no rate that a link carries.
+    # The original's formula, for a load without replication. The link limits a floor above its capacity.
     free = {
         role: min(
             headroom(rate, 0, load.capacity.of(role), limits.max_ratio[role], limits.floor), load.capacity.of(role)

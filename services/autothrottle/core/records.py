@@ -275,7 +275,7 @@ class Cycle:
     throttles: tuple[Throttle, ...] = ()
     """The throttles in Kafka at the end of the cycle, also those of other parties; ordered by broker and role."""
     down_brokers: tuple[int, ...] = ()
-    """Destinations that are down, so that the reassignments have no end; `bytes_left` has their last known bytes."""
+    """Destinations that are down, so that the ETA is unknown. `bytes_left` contains their last known bytes."""
     throttles_are_known: bool = False
     """Whether `throttles` is complete; False: none were read yet, or the planner has an earlier version."""
 

@@ -369,14 +369,14 @@ class Planner:
         if len(cancellation.refused) == len(rows):
             reasons = excerpt(list(cancellation.refused.values()), _PROBLEMS_SHOWN, "; ")
             raise Missing(f"nothing was cancelled: {reasons}")
-        kept = cancellation.kept
+        not_cancelled = cancellation.not_cancelled
         for row, reason in list(cancellation.unsafe.items())[:_PROBLEMS_SHOWN]:
             log.warning("The reassignment of %s was not cancelled: %s", named(row), reason)
-        log.info("Reassignment of %d of %d partitions cancelled", len(rows) - len(kept), len(rows))
-        if cancelled := [row for row in rows if row not in kept]:
+        log.info("Reassignment of %d of %d partitions cancelled", len(rows) - len(not_cancelled), len(rows))
+        if cancelled := [row for row in rows if row not in not_cancelled]:
             self._submissions.cancel(cancelled)
             self._triggers.request("a reassignment was cancelled", urgent=True)
-        return kept
+        return not_cancelled
 
     def _require_term(self) -> Term:
         if (term := self._dependencies.election.term) is None:

@@ -87,8 +87,8 @@ class LogDirMetrics:
 
     def fetch_storage_metrics(self, timeout: timedelta, broker_ids: Collection[int] | None = None) -> StorageMetrics:
         deadline, sampled = time.monotonic() + timeout.total_seconds(), datetime.now(UTC)
-        asked = self._kafka.brokers(timeout=timeout) if broker_ids is None else broker_ids
-        answers = self._kafka.log_dirs(asked, timeout=time_left(deadline))
+        brokers = self._kafka.brokers(timeout=timeout) if broker_ids is None else broker_ids
+        answers = self._kafka.log_dirs(brokers, timeout=time_left(deadline))
         if not answers.values:
             failure = next(iter(answers.failures.values()), "it has no broker")
             raise Unavailable(f"the cluster reports no log directory: {failure}")

@@ -199,9 +199,11 @@ class AdminReassigner:
             checked = self._checked(partitions, time.monotonic() + _SAFETY_SHARE * timeout.total_seconds())
         except Unavailable as error:  # which would mean that Kafka may have received the request
             raise Conflict(f"nothing was cancelled, because its safety cannot be checked now: {error}") from error
-        kept = checked.kept
+        not_cancelled = checked.not_cancelled
         until = self._fence.admit(term, deadline, _TOO_LATE)
-        refused = self._kafka.alter_reassignments({row: None for row in partitions if row not in kept}, until=until)
+        refused = self._kafka.alter_reassignments(
+            {row: None for row in partitions if row not in not_cancelled}, until=until
+        )
         return replace(checked, refused={**checked.refused, **{row: str(error) for row, error in refused.items()}})
 
     def _checked(self, partitions: Collection[TopicPartition], deadline: float) -> Cancellation:
@@ -240,8 +242,8 @@ class AdminReassigner:
         topics, live = {topic for topic, _ in moving}, self._kafka.brokers(timeout=time_left(deadline))
         settings = KafkaFetchSettings(self._kafka).fetch_settings((), topics, time_left(deadline))
         originals = {b for assignment in moving.values() for b in original_replicas(assignment)} & live
-        asked = {b: topics if n < most_views else () for n, b in enumerate(sorted(originals))}
-        answers = self._kafka.partitions_by_broker(asked, timeout=min(time_left(deadline), _PROBE))
+        topics_of_brokers = {b: topics if n < most_views else () for n, b in enumerate(sorted(originals))}
+        answers = self._kafka.partitions_by_broker(topics_of_brokers, timeout=min(time_left(deadline), _PROBE))
         rule = CancelRule(live, settings.min_in_sync_replicas, {b: str(e) for b, e in answers.failures.items()})
         views = answers.values.values()
         return {

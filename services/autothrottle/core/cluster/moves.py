@@ -105,8 +105,8 @@ class MoveHistory:
         """Return the partitions whose assignments tell an outcome: they are not in reassignment any more."""
         if snapshot.unread_partitions:
             return frozenset()
-        left = {row for old, new in self._pairs(snapshot) for row, _ in _left(old, new)}
-        return frozenset(left.union(self.unsettled.keys() - _moving(snapshot, self.unsettled)))
+        ended_rows = {row for old, new in self._pairs(snapshot) for row, _ in _ended(old, new)}
+        return frozenset(ended_rows.union(self.unsettled.keys() - _moving(snapshot, self.unsettled)))
 
     def observe(
         self, snapshot: Snapshot, read: Collection[TopicPartition], clock: float
@@ -122,7 +122,7 @@ class MoveHistory:
             return self, {}
         first, ended = dict(self.first_changes), dict(self.unsettled)
         for old, new in self._pairs(snapshot):
-            for row, change in _left(old, new):
+            for row, change in _ended(old, new):
                 ended[row] = EndedMove(first.pop(row, change), change, clock)
             if new is not None:
                 for row, change in _changed(old, new):
@@ -149,7 +149,7 @@ class MoveHistory:
                 yield old, new
 
 
-def _left(old: TopicReassignment, new: TopicReassignment | None) -> Iterator[tuple[TopicPartition, MoveTarget]]:
+def _ended(old: TopicReassignment, new: TopicReassignment | None) -> Iterator[tuple[TopicPartition, MoveTarget]]:
     """Yield the partitions of a topic that are not in reassignment any more, with their last change."""
     if new is not None and old.partitions == new.partitions:
         return

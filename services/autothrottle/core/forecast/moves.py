@@ -48,19 +48,19 @@ def _moves(reassignment: TopicReassignment, sizes: LogSizes) -> Iterator[tuple[R
         brokers = tuple(sorted(adding)), tuple(sorted(removing))
         grouped.setdefault(brokers, []).append((partition, leader, pending))
     for (adding, removing), partitions in grouped.items():
-        left = [
+        sizes_left = [
             _bytes_left(sizes, (reassignment.topic, partition), leader, follower)
             for partition, leader, pending in partitions
             for follower in pending
         ]
-        known = [size for size in left if size is not None]
+        known_sizes = [size for size in sizes_left if size is not None]
         move = RunningMove(
             topic=reassignment.topic,
             partitions=tuple(partition for partition, _, _ in partitions),
             adding_replicas=adding,
             removing_replicas=removing,
             partitions_to_copy=sum(bool(pending) for _, _, pending in partitions),
-            bytes_left=sum(known) if len(known) == len(left) else None,
+            bytes_left=sum(known_sizes) if len(known_sizes) == len(sizes_left) else None,
         )
         yield move, frozenset(Flow(leader, follower) for _, leader, pending in partitions for follower in pending)
 
@@ -77,8 +77,7 @@ def _end(flows: frozenset[Flow], progress: Progress) -> datetime | None:
     if not flows:  # all replicas are in sync, so the controller completes it now
         return progress.at
     ends = [_flow_end(progress.flows.get(flow)) for flow in flows]
-    known = [end for end in ends if end is not None]
-    return max(known) if len(known) == len(ends) else None
+    return None if None in ends else max(end for end in ends if end is not None)
 
 
 def _flow_end(flow: FlowProgress | None) -> datetime | None:

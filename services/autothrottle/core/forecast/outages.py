@@ -106,8 +106,8 @@ class OutageWatch:
         traffic, last = progress.link_traffic, progress.last_bytes_left
         followers = [b for b, roles in snapshot.participants.items() if ReplicaRole.FOLLOWER in roles]
         sides = {b: traffic.get((b, ReplicaRole.FOLLOWER), LinkTraffic()) for b in followers}
-        known = {b: side.bytes_left + last.get(b, 0) for b, side in sides.items() if side.counts or b in last}
-        return {b: size for b in followers if (size := known.get(b, self.bytes_left.get(b))) is not None}
+        current = {b: side.bytes_left + last.get(b, 0) for b, side in sides.items() if side.counts or b in last}
+        return {b: size for b in followers if (size := current.get(b, self.bytes_left.get(b))) is not None}
 
     @property
     def findings(self) -> Iterator[str]:
@@ -129,11 +129,11 @@ class OutageWatch:
             return remainder
         # The progress may be older than the outage, so that it still has the flows to these brokers.
         running = [progress.flows.get(flow) for flow in snapshot.running_flows if flow.follower not in waits]
-        known = [
+        sizes = [
             *(count.bytes_left for count in running if count),
             *(size for size in waits.values() if size is not None),
         ]
-        return Remainder(sum(known), len(running) + len(waits) - len(known), None, progress.at, down=tuple(waits))
+        return Remainder(sum(sizes), len(running) + len(waits) - len(sizes), None, progress.at, down=tuple(waits))
 
 
 def _waiting(snapshot: Snapshot) -> tuple[Mapping[int, list[str]], Mapping[int, list[str]]]:

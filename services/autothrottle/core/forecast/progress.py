@@ -67,7 +67,7 @@ class Remainder:
     eta_is_static: bool = False
     """Whether `eta` is not measured yet, but computed as bytes left divided by the current throttles."""
     down: tuple[int, ...] = ()
-    """Destinations that are down; `bytes_left` has their last known bytes, and there is no end without them."""
+    """Destinations that are down. `bytes_left` contains their last known bytes, and the ETA is unknown."""
 
 
 def remainder(snapshot: Snapshot) -> Remainder | None:

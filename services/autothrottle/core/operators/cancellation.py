@@ -28,14 +28,14 @@ class Cancellation:
     """Partitions that are not safe on their original replicas; their reassignments go on."""
 
     @property
-    def kept(self) -> Mapping[TopicPartition, str]:
+    def not_cancelled(self) -> Mapping[TopicPartition, str]:
         """All of them."""
         return {**self.refused, **self.unsafe}
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRule:
-    """What is known of the brokers and topics when partitions are to be cancelled."""
+    """Brokers and topics, as read directly before partitions are cancelled."""
 
     live: Collection[int]
     """Ids of the registered brokers."""

@@ -67,7 +67,7 @@ PERMISSIVE = Allowances(True, True, True, True)
 
 @dataclass(frozen=True, slots=True)
 class PlanCluster:
-    """What a plan is judged by. What is unknown is no reason to refuse."""
+    """The state of the cluster that the plan is checked against. Unknown values never refuse a partition."""
 
     snapshot: Snapshot
     """With the assignments of all partitions of the plan."""
@@ -95,11 +95,11 @@ def refusals(
 ) -> tuple[PlanRefusal, ...]:
     """Return why partitions of a plan are refused, one entry for each reason; empty: nothing is refused.
 
-    Partitions that already are on their targets or move there are not judged, since nothing is submitted for them. A
-    current replica that is down is no reason if it stays.
+    Partitions that already are on their targets or move there are accepted, since nothing is submitted for them. A
+    current replica that is down and stays refuses nothing.
 
     Args:
-        cluster: what is known of the cluster.
+        cluster: its state.
         targets: partition -> broker ids of its target replicas, each broker at most once.
         allowances: what the author of the plan allows.
     """

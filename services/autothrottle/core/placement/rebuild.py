@@ -66,7 +66,7 @@ def rebuild(
 def refill(
     partitions: Iterable[PartitionReplicas], brokers: Sequence[PlacementBroker], options: RebuildOptions
 ) -> PlacementPlan:
-    """Return the plan of `rebuild` for brokers that nobody named: none of them needs a reason if it gets no replica."""
+    """Return the plan of `rebuild` without notes on brokers that get no replica, for callers that chose the brokers."""
     _check(options)
     table = ReplicaTable(
         partitions, brokers, options.min_rack_ids, options.partition_size_factor, options.allow_fewer_racks

@@ -642,7 +642,7 @@ class RampState:
 
 
 def _ramp_seconds(rate: int, target: int, interval: float) -> float:
-    """Return the time from one step to the last one, in seconds; inf: there is no budget for steps.
+    """Return the time from one step to the last one, in seconds; inf: the budget allows no steps.
 
     >>> _ramp_seconds(30, 90, 1.0)
     20.0

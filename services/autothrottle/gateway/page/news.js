@@ -27,7 +27,7 @@ export function hear({ time, age }, waited) {
   compare();
 }
 
-/** Seconds since the shown state was read; null: there is none yet. */
+/** Seconds since the shown state was read; null: no state was read yet. */
 export const stateAge = () => (isKnown ? watch.elapsed / 1000 : null);
 
 /** What the headline says without news; empty: there are some. */

@@ -1,4 +1,4 @@
-/** Time since its creation. It counts while the computer sleeps, and when somebody sets the computer's clock back. */
+/** Time since its creation. It counts while the computer sleeps, and after its clock is set back. */
 export class Stopwatch {
   constructor(startedMs = 0) {
     this.wall = Date.now() - startedMs;

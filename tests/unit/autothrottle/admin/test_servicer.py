@@ -283,7 +283,7 @@ def test_an_armed_override_says_when_it_acts_in_every_answer(led: InProcessServi
     assert stub.SetOverride(override(mb(50)), timeout=SLACK).override.effect == armed
     listed = stub.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK).overrides
     state = stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK).overrides
-    assert [one.effect for one in (*listed, *state)] == [armed, armed]
+    assert [override.effect for override in (*listed, *state)] == [armed, armed]
     unknown = stub.SetOverride(override(mb(50), 1009), timeout=SLACK).override
     assert unknown.effect == "acts in the next cycle, if broker 1009 is registered"
     stub.Pause(admin_pb2.PauseRequest(mode=types_pb2.Pause.MODE_KEEP), timeout=SLACK)

@@ -238,7 +238,7 @@ def test_different_causes_stay_apart() -> None:
 
 
 def test_a_capacity_names_the_option_that_was_given() -> None:
-    """A capacity of `--capacity` was "from --default-capacity", which no one had given."""
-    given = CapacityLimits(default=Capacity(mb(8), mb(8), "--capacity"))
-    assert capacity_of(1, None, None, given).origin == "--capacity"
+    """A capacity of `--capacity` was "from --default-capacity", which was not given."""
+    limits = CapacityLimits(default=Capacity(mb(8), mb(8), "--capacity"))
+    assert capacity_of(1, None, None, limits).origin == "--capacity"
     assert capacity_of(1, None, None, CapacityLimits(default=Capacity(mb(8), mb(8)))).origin == "--default-capacity"

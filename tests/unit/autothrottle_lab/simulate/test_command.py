@@ -161,8 +161,9 @@ def test_a_higher_produce_rate_starts_a_cycle_at_once() -> None:
     recovery = VirtualRecovery(one_partition(rising, mb(4_000)))
     cycles: dict[int, int] = {}
 
-    def watch(seen: VirtualRecovery) -> None:
-        cycles[round(seen.now().timestamp() - seen.scenario.begin.timestamp() - seen.start)] = seen.cycles
+    def watch(recovery: VirtualRecovery) -> None:
+        second = recovery.now().timestamp() - recovery.scenario.begin.timestamp() - recovery.start
+        cycles[round(second)] = recovery.cycles
 
     recovery.run(watch=watch)
     assert (cycles[29], cycles[40]) == (1, 2)
@@ -557,9 +558,9 @@ def test_adaptive_policy_sees_a_load_step_in_log_growth_before_the_metrics(polic
     recovery = VirtualRecovery(VirtualScenario(brokers, reassignments, settings, metrics_delay=late))
     ideal, rates = 0.9 * mb(75), dict[int, int]()
 
-    def watch(seen: VirtualRecovery) -> None:
-        config = seen.kafka.configs.get(ConfigResource.broker(1006), {})
-        rates[round(seen.cluster.now)] = int(config.get(FOLLOWER_RATE, "0"))
+    def watch(recovery: VirtualRecovery) -> None:
+        config = recovery.kafka.configs.get(ConfigResource.broker(1006), {})
+        rates[round(recovery.cluster.now)] = int(config.get(FOLLOWER_RATE, "0"))
 
     with pytest.raises(TimeoutError):
         recovery.run(timedelta(seconds=500), watch)

@@ -24,11 +24,11 @@ def ended(*replicas: int, isr: tuple[int, ...] | None = None) -> Snapshot:
 
 def outcomes(*snapshots: Snapshot, seconds: float = 1.0) -> list[MoveOutcome | None]:
     """The outcome after each snapshot, `seconds` apart; None: none yet."""
-    history, found = MoveHistory(), []
+    history, outcomes_of_row = MoveHistory(), []
     for number, snapshot in enumerate(snapshots):
         history, ended_moves = history.observe(snapshot, history.ended(snapshot), number * seconds)
-        found.append(ended_moves.get(ROW))
-    return found
+        outcomes_of_row.append(ended_moves.get(ROW))
+    return outcomes_of_row
 
 
 @pytest.mark.parametrize(

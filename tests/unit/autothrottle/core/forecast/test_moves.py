@@ -12,9 +12,9 @@ from tests.builders import NOON, mb
 MINUTE = timedelta(minutes=1)
 
 
-def flow(left: int, rate: int) -> FlowProgress:
+def flow(bytes_left: int, rate: int) -> FlowProgress:
     """The progress of a flow that has copied at this rate for a minute."""
-    return FlowProgress(60 * rate, 0, left, NOON, NOON - MINUTE, (CopiedMark(NOON - MINUTE, 0),))
+    return FlowProgress(60 * rate, 0, bytes_left, NOON, NOON - MINUTE, (CopiedMark(NOON - MINUTE, 0),))
 
 
 def moving(*topics: str, end: datetime | None = None, progress: bool = True) -> Snapshot:
@@ -25,12 +25,12 @@ def moving(*topics: str, end: datetime | None = None, progress: bool = True) -> 
         4: (1, (1, 2), (2,), (1,)),
     }
     flows = {Flow(1, 2): flow(mb(120), mb(2)), Flow(1, 3): flow(mb(600), mb(5))} if progress else {}
-    known = {topic: TopicProgress(0, mb(720), end) for topic in topics} if progress else {}
+    topic_progress = {topic: TopicProgress(0, mb(720), end) for topic in topics} if progress else {}
     return Snapshot(
         version=1,
         brokers=frozenset((1, 2, 3)),
         reassignments=tuple(TopicReassignment.of_partitions(topic, rows) for topic in topics),
-        progress=Progress(flows, known, NOON) if progress else None,
+        progress=Progress(flows, topic_progress, NOON) if progress else None,
     )
 
 

@@ -199,8 +199,8 @@ def test_bytes_that_running_reassignments_still_copy_take_room() -> None:
     """Two plans, one after the other, each fitted into the same free bytes. Together they filled the disk."""
     state = cluster({ONE: placed(1, 2)}, free={4: 5 * GB}, sizes={ONE: 2 * GB})
     noon = builders.NOON
-    left = FlowProgress(0, 0, 4 * GB, noon, noon - timedelta(minutes=1))
-    running = replace(state, snapshot=replace(state.snapshot, progress=Progress(flows={Flow(3, 4): left})))
+    progress = FlowProgress(0, 0, 4 * GB, noon, noon - timedelta(minutes=1))
+    running = replace(state, snapshot=replace(state.snapshot, progress=Progress(flows={Flow(3, 4): progress})))
     assert refusals(state, {ONE: (4, 2)}) == ()
     assert "room for 1.00 GB" in refusals(running, {ONE: (4, 2)})[0].reason
 

@@ -77,14 +77,14 @@ def assumed_clients(policy: Policy, story: Story, was_idle: bool) -> dict[float,
 
     Loads are read before the first cycle, 4 s after it, and at the interval of 30 s.
     """
-    history, seen = ThrottleHistory(), max(0.5, story.first_read)
+    history, first = ThrottleHistory(), max(0.5, story.first_read)
     if was_idle:
         idle = story.loads(min(story.since + 4, story.first_read))
         policy = policy.observe(PolicyObservation(time(-1.0), Snapshot(1), idle))
         history = history.observe(time(-1.0), {}).measured(idle, ())
-    loads, found = story.loads(story.first_read), {}
-    for second in (seen, seen + 0.2, seen + 2, seen + 4, seen + 5, seen + 30, seen + 60):
-        if second in (seen + 4, seen + 30, seen + 60):
+    loads, clients = story.loads(story.first_read), {}
+    for second in (first, first + 0.2, first + 2, first + 4, first + 5, first + 30, first + 60):
+        if second in (first + 4, first + 30, first + 60):
             loads = story.loads(second)
         snapshot = story.snapshot(second)
         rates = dict.fromkeys(SIDES, THROTTLE) if second > story.throttled else {}
@@ -94,8 +94,8 @@ def assumed_clients(policy: Policy, story: Story, was_idle: bool) -> dict[float,
             side: LinkSideInput(side, loads.traffic[side], CAPACITY, rates.get(side), rates.get(side)) for side in SIDES
         }
         proposals = policy.propose(PolicyInput(snapshot, inputs, limits(), history))
-        found[second] = [proposals[side].client or 0 for side in SIDES]
-    return found
+        clients[second] = [proposals[side].client or 0 for side in SIDES]
+    return clients
 
 
 stories = st.builds(

@@ -230,16 +230,16 @@ def test_counts_of_another_discovery_process_are_not_subtracted() -> None:
     assert ingress([*before, *now], [REASSIGNMENT])[1003, FOLLOWER].rate == mb(2)
 
 
-def most(found: Progress, start: float, end: float) -> int | None:
-    mean = Replication(found, is_upper_bound=True).mean(1004, FOLLOWER, after(start), after(end))
+def most(counts: Progress, start: float, end: float) -> int | None:
+    mean = Replication(counts, is_upper_bound=True).mean(1004, FOLLOWER, after(start), after(end))
     return mean and mean.rate
 
 
 def test_an_upper_bound_contains_the_whole_burst_with_which_a_flow_began() -> None:
-    found = progress(20, a=count((0, 0), (2, 200), (10, 208), (20, 218)))
-    assert most(found, -10, 1) == round(200 / 11)
-    assert most(found, 1, 10) == round(208 / 9)
-    assert most(found, 4, 20) == rate(found, 4, 20), "nothing is uncertain later"
+    counts = progress(20, a=count((0, 0), (2, 200), (10, 208), (20, 218)))
+    assert most(counts, -10, 1) == round(200 / 11)
+    assert most(counts, 1, 10) == round(208 / 9)
+    assert most(counts, 4, 20) == rate(counts, 4, 20), "nothing is uncertain later"
 
 
 def test_an_upper_bound_is_unknown_while_a_new_flow_may_copy_without_a_throttle() -> None:
@@ -248,7 +248,7 @@ def test_an_upper_bound_is_unknown_while_a_new_flow_may_copy_without_a_throttle(
 
 
 def test_an_upper_bound_covers_a_short_time_before_the_first_count() -> None:
-    found = progress(20, a=count((1, 500), (3, 600), (20, 700)))
-    assert rate(found, 0, 20) is None
-    assert most(found, 0, 20) == round((200 + 100) / 20)
-    assert most(found, -10, 20) is None
+    counts = progress(20, a=count((1, 500), (3, 600), (20, 700)))
+    assert rate(counts, 0, 20) is None
+    assert most(counts, 0, 20) == round((200 + 100) / 20)
+    assert most(counts, -10, 20) is None

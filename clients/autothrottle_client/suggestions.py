@@ -303,6 +303,8 @@ def similar_commands(program: str, word: str) -> Sequence[tuple[str, str]]:
 def suggestion(program: str, word: str) -> str:
     """Return the end of an error about an unknown command: a question, and rows if there are several answers.
 
+    It is empty for an option, which no command resembles.
+
     >>> suggestion("throttlectl", "resum")
     '; did you mean `throttlectl resume`?'
     >>> print(suggestion("throttlectl", "decommission"))
@@ -310,7 +312,7 @@ def suggestion(program: str, word: str) -> str:
       topicmappr decommission 1002 --bootstrap-servers kafka1:9092  plans to empty a broker; --execute submits it
       throttlectl plan decommission --topics '.*' --leaving 1002    plans in the admin service
     """
-    commands = similar_commands(program, word)
+    commands = () if word.startswith("-") else similar_commands(program, word)
     if not commands:
         return ""
     if len(commands) == 1:

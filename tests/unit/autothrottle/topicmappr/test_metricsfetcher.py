@@ -66,6 +66,13 @@ def test_options_that_store_nothing_are_named_before_anything_is_read(capsys: py
     assert "Fix: --source=kafka" in error
 
 
+@pytest.mark.parametrize("option", ["--history DIRECTORY", "--dry-run", "--source kafka"])
+def test_the_first_option_is_not_taken_for_a_command(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--history` resembles a word for `throttlectl audit`, and the program asked whether that was meant."""
+    assert main([*option.split(), "--help"]) == 0
+    assert "Usage: metricsfetcher" in capsys.readouterr().out
+
+
 def test_an_unreachable_source_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--datadog-url", "http://127.0.0.1:1", "--api-key", "k", "--app-key", "k", "--dry-run"]) == 1
     assert "Datadog (validate)" in capsys.readouterr().err

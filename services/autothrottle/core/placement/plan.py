@@ -311,18 +311,22 @@ class ReplicaReason(NamedTuple):
     """A sentence for operators."""
 
 
-def unused_brokers(plan: PlacementPlan, why: Callable[[PlacementBroker], str]) -> tuple[str, ...]:
+def unused_brokers(
+    plan: PlacementPlan, reasons: Callable[[Sequence[PlacementBroker]], Iterable[str]]
+) -> tuple[str, ...]:
     """Return a sentence for each reason for which new brokers get no replica.
 
     Args:
         plan: the plan.
-        why: returns the reason of a broker that is not cordoned.
+        reasons: returns a reason for each of these brokers, which are not cordoned.
     """
+    shares = plan.new_statistics.shares
+    unused = [b for b in plan.brokers if b.new and (b.id not in shares or not shares[b.id].total)]
+    usable = [broker for broker in unused if not broker.cordoned]
+    reason_of = dict(zip([broker.id for broker in usable], reasons(usable) if usable else (), strict=True))
     brokers_of_reasons: dict[str, list[int]] = {}
-    for broker in plan.brokers:
-        share = plan.new_statistics.shares.get(broker.id)
-        if broker.new and (share is None or not share.total):
-            brokers_of_reasons.setdefault("cordoned" if broker.cordoned else why(broker), []).append(broker.id)
+    for broker in unused:
+        brokers_of_reasons.setdefault(reason_of.get(broker.id, "cordoned"), []).append(broker.id)
     return tuple(
         f"new {'broker' if len(ids) == 1 else 'brokers'} {excerpt(ids, _NAMED_BROKERS)} without a replica: {reason}"
         for reason, ids in brokers_of_reasons.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -163,16 +163,40 @@ def _why_unused(
     free: Sequence[int],
     targets: Sequence[int],
     options: RebalanceOptions,
+    unused: Sequence[PlacementBroker],
+) -> Iterator[str]:
+    """Yield why no replica moves to each of these new brokers.
+
+    Args:
+        table: the replicas after the plan, of which none is on the brokers.
+        free: free bytes of each broker before the plan.
+        targets: the brokers that offload replicas.
+        options: of the plan.
+        unused: the brokers.
+    """
+    sources = frozenset(targets)
+    movable = [
+        (number, broker)
+        for number, replicas in enumerate(table.sets)
+        if table.sizes[number] >= options.partition_size_threshold
+        for broker in replicas
+        if broker in sources
+    ]
+    for broker in unused:
+        yield _reason_unused(table, free, targets, options, movable, broker)
+
+
+def _reason_unused(
+    table: ReplicaTable,
+    free: Sequence[int],
+    targets: Sequence[int],
+    options: RebalanceOptions,
+    movable: Sequence[tuple[int, int]],
     new_broker: PlacementBroker,
 ) -> str:
     """Return why no replica moves to a new broker.
 
-    Args:
-        table: the replicas after the plan, of which none is on the broker.
-        free: free bytes of each broker before the plan.
-        targets: the brokers that offload replicas.
-        options: of the plan.
-        new_broker: the broker.
+    `movable` has (partition, broker) of each replica that may leave a target.
     """
     broker, mean = table.index[new_broker.id], sum(free) / len(free)
     if not targets:
@@ -182,18 +206,14 @@ def _why_unused(
     if free[broker] <= mean:
         return f"its free storage, {gigabytes(free[broker])}, is not above the mean, {gigabytes(round(mean))}"
     fullest = excerpt([table.brokers[target].id for target in targets], _NAMED_BROKERS)
-    movable = [
-        (number, target) for number, replicas in enumerate(table.sets) for target in targets if target in replicas
-    ]
-    large = [(number, target) for number, target in movable if table.sizes[number] >= options.partition_size_threshold]
-    if not large:
+    if not movable:
         return (
             f"all partitions of broker {fullest}, which would offload, are smaller than the smallest one to move, "
             f"{gigabytes(options.partition_size_threshold)} (partition-size-threshold)"
         )
     if options.locality_scoped and all(table.racks[target] != table.racks[broker] for target in targets):
         return f"replicas stay in their racks (locality-scoped), and no broker of rack {new_broker.rack} offloads"
-    if not any(table.fits(number, target, broker) for number, target in large):
+    if not any(table.fits(number, target, broker) for number, target in movable):
         return f"its rack {new_broker.rack} already has a replica of each partition that may leave broker {fullest}"
     return "no replica that may move makes free storage more even there"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -95,22 +95,22 @@ def refill(
     return build_plan(table, after, warnings, affinities, refusals=refusals, check_range=by_storage, new_racks=True)
 
 
-def _why_unused(plan: PlacementPlan, force: bool, broker: PlacementBroker) -> str:
-    """Return why a rebuild places no replica on a new broker."""
-    joined = [
-        (old, new)
-        for old, new in zip(plan.old_map, plan.new_map, strict=True)
-        if not set(new.replicas) <= set(old.replicas)
+def _why_unused(plan: PlacementPlan, force: bool, unused: Sequence[PlacementBroker]) -> Iterator[str]:
+    """Yield why a rebuild places no replica on each of these new brokers."""
+    moved = [
+        new for old, new in zip(plan.old_map, plan.new_map, strict=True) if not set(new.replicas) <= set(old.replicas)
     ]
-    if not joined and not force:
-        return (
-            "a rebuild only fills the places of brokers that leave, and no replica leaves one; scale, or a forced "
-            "rebuild, moves replicas to new brokers"
-        )
-    racks = {other.id: other.rack for other in plan.brokers}
-    if broker.rack and all(any(racks.get(id) == broker.rack for id in new.replicas) for _, new in joined):
-        return f"its rack {broker.rack} already has a replica of each partition that moves"
-    return f"the replicas of {len(joined)} partitions that move are more even on other brokers"
+    racks = {broker.id: broker.rack for broker in plan.brokers}
+    for broker in unused:
+        if not moved and not force:
+            yield (
+                "a rebuild only fills the places of brokers that leave, and no replica leaves one; scale, or a forced "
+                "rebuild, moves replicas to new brokers"
+            )
+        elif broker.rack and all(any(racks.get(id) == broker.rack for id in new.replicas) for new in moved):
+            yield f"its rack {broker.rack} already has a replica of each partition that moves"
+        else:
+            yield f"the replicas of {len(moved)} partitions that move are more even on other brokers"
 
 
 def _check(options: RebuildOptions) -> None:

@@ -95,7 +95,7 @@ def test_without_a_response_the_result_of_a_submission_is_unknown(
             with pytest.raises(Unavailable, match="did not answer while reading the running reassignments"):
                 subject.reassigner.submit_reassignments(Term(fence), WANTED, timedelta(seconds=0.5))
             # As if the server had frozen after this reading.
-            monkeypatch.setattr(subject.reassigner, "_moving", lambda *_: {})
+            monkeypatch.setattr(subject.reassigner, "_running", lambda *_: {})
             with pytest.raises(Unavailable, match="it is unknown whether it was submitted"):
                 subject.reassigner.submit_reassignments(Term(fence), WANTED, timedelta(seconds=0.5))
         finally:

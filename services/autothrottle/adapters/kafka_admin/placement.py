@@ -37,7 +37,7 @@ class AdminClusterSource:
         racks = self._kafka.racks(timeout=timeout)
         listing = self._kafka.reassignments(timeout=time_left(deadline))
         reassigning = {
-            (topic, partition): tuple(b for b in row.replicas if b not in row.removing_replicas)
+            (topic, partition): row.target
             for topic, partitions in listing.values.items()
             for partition, row in partitions.items()
         }

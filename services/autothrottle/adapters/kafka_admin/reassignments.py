@@ -25,8 +25,8 @@ from autothrottle.core.cluster.snapshot import (
     replicas_on,
 )
 from autothrottle.core.errors import Conflict, Missing, Unavailable
-from autothrottle.core.operators.cancellation import Cancellation, CancelRule, original_replicas, without_reassignment
-from autothrottle.core.operators.submission import AFTER_THE_OTHER, Targets, replacements
+from autothrottle.core.operators.cancellation import Cancellation, CancelRule, without_reassignment
+from autothrottle.core.operators.submission import Targets, replacements
 from autothrottle.ports.kafka import Refusals, Term
 from autothrottle.ports.state_store import Terms
 
@@ -185,9 +185,8 @@ class AdminReassigner:
             listing = self._kafka.reassignments(targets.keys(), timeout=time_left(deadline))
         except Unavailable as error:  # which would mean that Kafka may have received the submission
             raise Conflict(f"nothing was submitted, because running reassignments cannot be read: {error}") from error
-        moving = {(topic, n): move for topic, rows in listing.values.items() for n, move in rows.items()}
-        current = {row: Assignment(move.replicas, NO_LEADER, (), *move[1:]) for row, move in moving.items()}
-        replaced = {row: f"{reason}; {AFTER_THE_OTHER}" for row, reason in replacements(targets, current).items()}
+        running = {(topic, n): move.target for topic, rows in listing.values.items() for n, move in rows.items()}
+        replaced = replacements(targets, running)
         unread = {row: listing.failures[row[0]] for row in targets if row[0] in listing.failures}
         return {**replaced, **{row: f"its running reassignment cannot be read: {why}" for row, why in unread.items()}}
 
@@ -241,7 +240,7 @@ class AdminReassigner:
         """
         topics, live = {topic for topic, _ in moving}, self._kafka.brokers(timeout=time_left(deadline))
         settings = KafkaFetchSettings(self._kafka).fetch_settings((), topics, time_left(deadline))
-        originals = {b for assignment in moving.values() for b in original_replicas(assignment)} & live
+        originals = {b for assignment in moving.values() for b in assignment.original} & live
         topics_of_brokers = {b: topics if n < most_views else () for n, b in enumerate(sorted(originals))}
         answers = self._kafka.partitions_by_broker(topics_of_brokers, timeout=min(time_left(deadline), _PROBE))
         rule = CancelRule(live, settings.min_in_sync_replicas, {b: str(e) for b, e in answers.failures.items()})

@@ -440,11 +440,11 @@ class TopicLog:
 
     def _target(self, deadline: float) -> Sequence[int] | None:
         """Return the replicas to which the topic is being reassigned, as the controller knows them; None: it is not."""
-        listing = self._admin.reassignments(timeout=time_left(deadline))
+        listing = self._admin.reassignments([(self.name, 0)], timeout=time_left(deadline))
         if self.name in listing.failures:
             raise listing.failures[self.name]
         row = listing.values.get(self.name, {}).get(0)
-        return None if row is None else tuple(b for b in row.replicas if b not in row.removing_replicas)
+        return None if row is None else row.target
 
     def _lacks_replica(self, replicas: Sequence[int], deadline: float) -> bool:
         """Whether a repair has left two replicas. Both must be in sync, so the loss of either would stop the topic."""

@@ -78,6 +78,11 @@ class PartitionReassignment(NamedTuple):
     adding_replicas: tuple[int, ...]
     removing_replicas: tuple[int, ...]
 
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas after the reassignment, the preferred leader first."""
+        return tuple(b for b in self.replicas if b not in self.removing_replicas)
+
 
 class PartitionMetadata(NamedTuple):
     """Leader, replicas and ISR of a partition."""

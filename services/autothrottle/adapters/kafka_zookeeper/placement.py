@@ -56,7 +56,7 @@ class ZooKeeperClusterSource:
             deleting = self._children(self._kafka.topics_to_delete, deadline)
             requested = read_nodes(self._client, [self._kafka.reassign_partitions], deadline)[0]
         nodes, problems = _parsed(topics, lambda name: parse_topic(topics[name]), self._kafka.topic)
-        targets = dict(_targets(nodes))
+        targets = dict(running_targets(nodes))
         path, submitted = self._kafka.reassign_partitions, requested[0] if requested else None
         requests, unreadable = _parsed(
             [path] if submitted else [], lambda _: parse_reassignments(submitted or b""), str
@@ -117,7 +117,8 @@ class ZooKeeperRegistrations:
         return hosts_of_brokers
 
 
-def _targets(nodes: Mapping[str, TopicNode]) -> Iterator[tuple[TopicPartitionKey, tuple[int, ...]]]:
+def running_targets(nodes: Mapping[str, TopicNode]) -> Iterator[tuple[TopicPartitionKey, tuple[int, ...]]]:
+    """Yield each partition that is being reassigned, with its target."""
     for topic, node in nodes.items():
         for partition in node.adding_replicas.keys() | node.removing_replicas.keys():
             removing = node.removing_replicas.get(partition, ())

@@ -28,6 +28,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.kafka_zookeeper.placement import running_targets
 from autothrottle.adapters.zookeeper.bulk import (
     BATCH_NODES,
     WITHOUT_SUBTREE_WATCHES,
@@ -69,7 +70,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.operators.cancellation import Cancellation
-from autothrottle.core.operators.submission import AFTER_THE_OTHER, Targets, replacements
+from autothrottle.core.operators.submission import Targets, replacements
 from autothrottle.ports.kafka import Refusals, Term
 
 _NO_STATES: Mapping[int, StateNode] = MappingProxyType({})
@@ -563,24 +564,18 @@ class ZooKeeperReassigner:
     def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         """Submit reassignments. Kafka refuses none here: the result has those that would replace another one."""
         deadline = time.monotonic() + timeout.total_seconds()
-        replaced = replacements(targets, self._moving(targets, deadline))
-        if rest := {row: target for row, target in targets.items() if row not in replaced}:
-            self._create(term.fence, _formatted(rest), deadline)
-        return {row: f"{reason}; {AFTER_THE_OTHER}" for row, reason in replaced.items()}
+        replaced = replacements(targets, self._running(targets, deadline))
+        if accepted := {row: target for row, target in targets.items() if row not in replaced}:
+            self._create(term.fence, _formatted(accepted), deadline)
+        return replaced
 
-    def _moving(self, targets: Targets, deadline: float) -> dict[TopicPartition, Assignment]:
-        """Return the running reassignments of these partitions, which Kafka would replace (KIP-455)."""
+    def _running(self, targets: Targets, deadline: float) -> dict[TopicPartition, tuple[int, ...]]:
+        """Return the targets of the running reassignments of these topics, which Kafka would replace (KIP-455)."""
         topics = list(dict.fromkeys(topic for topic, _ in targets))
         with translated_errors("reading the running reassignments"):
             nodes = read_nodes(self._client, [self._kafka.topic(topic) for topic in topics], deadline)
-        moving = {}
-        for topic, data in zip(topics, nodes, strict=True):
-            node = parse_topic(data[0] or b"") if data is not None else TopicNode({}, {}, {})
-            for partition in node.adding_replicas.keys() | node.removing_replicas.keys():
-                adding, removing = (m.get(partition, ()) for m in (node.adding_replicas, node.removing_replicas))
-                replicas = node.replicas.get(partition, ())
-                moving[topic, partition] = Assignment(replicas, NO_LEADER, (), adding, removing)
-        return moving
+        existing = {topic: node for topic, node in zip(topics, nodes, strict=True) if node is not None}
+        return dict(running_targets({topic: parse_topic(node[0] or b"") for topic, node in existing.items()}))
 
     def cancel_reassignments(
         self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta

@@ -38,7 +38,7 @@ from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Un
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.cancellation import Cancellation, CancelRule, without_reassignment
 from autothrottle.core.operators.sources import lagging, reassignments_with_lagging
-from autothrottle.core.operators.submission import AFTER_THE_OTHER, Targets, replacements
+from autothrottle.core.operators.submission import Targets, replacements
 from autothrottle.core.quotas.keys import (
     DEFAULT,
     ClientQuotaEntity,
@@ -290,7 +290,7 @@ class MemoryCluster(Outages):
         """Start the reassignment of partitions (partition -> replicas), as in KIP-455."""
         for partition, replicas in target.items():
             old = self.topics[topic][partition]
-            current = tuple(b for b in old.replicas if b not in old.adding_replicas)
+            current = old.original
             adding = tuple(b for b in replicas if b not in current)
             removing = tuple(b for b in current if b not in replicas)
             all_replicas = (*replicas, *removing)
@@ -328,7 +328,7 @@ class MemoryCluster(Outages):
         """Cancel the reassignment of these partitions; none given: of all partitions in reassignment."""
         for partition in partitions or self._partitions_in_reassignment(topic):
             old = self.topics[topic][partition]
-            remaining = tuple(b for b in old.replicas if b not in old.adding_replicas)
+            remaining = old.original
             self._end_reassignment(topic, partition, remaining, tuple(b for b in old.isr if b in remaining))
         self._publish(f"the reassignment of [{topic}] ended")
 
@@ -401,12 +401,10 @@ class MemoryCluster(Outages):
     def _refusal(self, row: TopicPartition, replicas: tuple[int, ...] | None) -> str:
         """Why the controller refuses one partition; "": it does not."""
         current = self._assignment(row)
-        if current is None:
-            return f"{row[0]}-{row[1]} does not exist; name a partition that does"
-        if replicas is None:
+        if current is None or replicas is None:
             return without_reassignment(row, current)
-        if reason := replacements({row: replicas}, {row: current}).get(row, ""):
-            return f"{reason}; {AFTER_THE_OTHER}"
+        if reason := replacements({row: replicas}, {row: current.target} if current.moves else {}).get(row, ""):
+            return reason
         absent = set(replicas) - self.brokers - set(current.replicas)
         return f"brokers {sorted(absent)} are not registered; name others" if absent else ""
 

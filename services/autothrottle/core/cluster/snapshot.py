@@ -41,6 +41,15 @@ TopicPartition = tuple[str, int]
 """(topic, partition number)."""
 
 
+def named(row: TopicPartition) -> str:
+    """Return a partition as Kafka's tools write it.
+
+    >>> named(("orders", 7))
+    'orders-7'
+    """
+    return f"{row[0]}-{row[1]}"
+
+
 class SharedValues(dict[Any, Any]):
     """Cache: value -> the first equal value. The broker ids of 1,000,000 partitions then take memory only once."""
 
@@ -71,6 +80,11 @@ class Assignment:
     def target(self) -> tuple[int, ...]:
         """The replicas after the reassignment, the preferred leader first."""
         return tuple(b for b in self.replicas if b not in self.removing_replicas)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas before the reassignment, which stay if it is cancelled."""
+        return tuple(b for b in self.replicas if b not in self.adding_replicas)
 
 
 class ReplicaList(Set[str]):

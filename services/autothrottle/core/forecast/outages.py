@@ -12,7 +12,7 @@ from datetime import datetime
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkTraffic, Progress
-from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot
+from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, named
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.texts import excerpt
 from autothrottle.core.units import MEGABYTE
@@ -145,7 +145,7 @@ def _waiting(snapshot: Snapshot) -> tuple[Mapping[int, list[str]], Mapping[int, 
         if not is_offline and reassignment.copying.followers <= snapshot.brokers:
             continue
         for partition, leader, isr, pending in reassignment.rows():
-            name = f"{reassignment.topic}-{partition}"
+            name = named((reassignment.topic, partition))
             for broker_id in pending:
                 if broker_id not in snapshot.brokers:
                     destinations.setdefault(broker_id, []).append(name)

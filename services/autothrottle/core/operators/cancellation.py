@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicPartition
-from autothrottle.core.operators.plan_refusals import named
+from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicPartition, named
 from autothrottle.core.records import CancelEffect
 
 
@@ -50,7 +49,7 @@ class CancelRule:
         At least min(`min.insync.replicas`, live in-sync replicas) of the original replicas must be alive and in sync,
         never none. A broker that does not answer counts as in sync for the first part, because it may be alive.
         """
-        originals = original_replicas(assignment)
+        originals = assignment.original
         isr = frozenset(assignment.isr)
         safe = [b for b in originals if b in isr and b in self.live and b not in self.silent]
         live_isr = len(isr.intersection(self.live))
@@ -62,7 +61,7 @@ class CancelRule:
         problems = ", ".join(self._problem(b, isr) for b in originals if b not in safe)
         problems = f": {problems}" if problems else ""
         return (
-            f"it needs {required} of its original replicas [{_ids(originals)}] alive and in sync, and has {len(safe)}"
+            f"it needs {required} of its original replicas {list(originals)} alive and in sync, and has {len(safe)}"
             f"{problems} ({basis}, {live_isr} in sync now). {named(row)} goes on moving; let it finish, or cancel it "
             "when enough of them are in sync"
         )
@@ -86,12 +85,7 @@ def cancel_effect(row: TopicPartition, assignment: Assignment, sizes: LogSizes) 
     dropped = tuple(sorted(assignment.adding_replicas))
     logs = [sizes.brokers[b].sizes for b in dropped if b in sizes.brokers]
     lost = sum(log.get(row, 0) for log in logs) if len(logs) == len(dropped) else None
-    return CancelEffect(*row, original_replicas(assignment), dropped, lost)
-
-
-def original_replicas(assignment: Assignment) -> tuple[int, ...]:
-    """Return the replicas that a partition keeps if its reassignment is cancelled."""
-    return tuple(b for b in assignment.replicas if b not in assignment.adding_replicas)
+    return CancelEffect(*row, assignment.original, dropped, lost)
 
 
 def without_reassignment(row: TopicPartition, assignment: Assignment | None) -> str:
@@ -99,7 +93,3 @@ def without_reassignment(row: TopicPartition, assignment: Assignment | None) -> 
     if assignment is None:
         return f"{named(row)} does not exist; name a partition that does"
     return "" if assignment.moves else f"{named(row)} is not being reassigned; there is nothing to cancel"
-
-
-def _ids(broker_ids: Collection[int]) -> str:
-    return ", ".join(map(str, broker_ids))

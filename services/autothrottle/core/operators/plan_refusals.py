@@ -13,7 +13,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, Snapshot, TopicPartition
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkTraffic
+from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, Snapshot, TopicPartition, named
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
 from autothrottle.core.records import STRICT, Allowances, LeftOut
 from autothrottle.core.texts import escape_unprintable, excerpt
@@ -111,7 +113,7 @@ def refusals(
             rows_of_reasons.setdefault((RefusalKind.NO_PARTITION, "{} {do} not exist"), []).append(row)
         elif assignment.moves:
             if assignment.target != target:
-                reason = f"{{}} {{are}} already being reassigned to {_list(assignment.target)}"
+                reason = f"{{}} {{are}} already being reassigned to {list(assignment.target)}"
                 rows_of_reasons.setdefault((RefusalKind.MOVES_ELSEWHERE, reason), []).append(row)
         elif assignment.replicas != target:
             reasons = list(_reasons(cluster, row, assignment, target))
@@ -144,10 +146,10 @@ def _reasons(
         if broker_id not in live:
             yield RefusalKind.DEAD_BROKER, f"broker {broker_id}, a target replica of {{}}, is unknown or down"
     if adding and live.isdisjoint(assignment.isr) and (assignment.isr or assignment.leader == NO_LEADER):
-        in_sync = _list(assignment.isr) if assignment.isr else "none"
+        in_sync = list(assignment.isr) if assignment.isr else "none"
         yield RefusalKind.NO_LIVE_REPLICA, f"{{}} {{have}} no live replica to copy from (in sync: {in_sync})"
     if not adding and live.isdisjoint(target) and not live.isdisjoint(current):
-        yield RefusalKind.NO_LIVE_REPLICA, f"{{}} would keep only replicas that are down, {_list(target)}"
+        yield RefusalKind.NO_LIVE_REPLICA, f"{{}} would keep only replicas that are down, {list(target)}"
     if len(target) < len(current):
         cut = f"{{}} would have {len(target)} replica{'s' * (len(target) > 1)} instead of {len(current)}"
         yield RefusalKind.FEWER_REPLICAS, cut + _below_minimum(cluster, row[0], target)
@@ -167,7 +169,7 @@ def _below_minimum(cluster: PlanCluster, topic: str, target: tuple[int, ...]) ->
     down = [b for b in target if b not in cluster.snapshot.brokers]
     if len(target) - len(down) >= minimum:
         return ""
-    of_which = f" with {_list(down)} down" if down and len(target) >= minimum else ""
+    of_which = f" with {list(down)} down" if down and len(target) >= minimum else ""
     return f"{of_which}, below min.insync.replicas={minimum}, so that producers with acks=all fail"
 
 
@@ -187,17 +189,15 @@ def _full(
     What the plan removes is not counted: Kafka deletes a replica after all new ones are in sync. What running
     reassignments still copy is counted.
     """
-    pending: dict[int, int] = {}
-    if cluster.snapshot.progress is not None:
-        for flow, progress in cluster.snapshot.progress.flows.items():
-            pending[flow.follower] = pending.get(flow.follower, 0) + progress.bytes_left
+    traffic = cluster.snapshot.progress.link_traffic if cluster.snapshot.progress is not None else {}
     rows_of_brokers: dict[int, list[TopicPartition]] = {}
     for row, adding in moved.items():
         for broker_id in adding:
             if broker_id in cluster.storage_free and cluster.sizes.get(row):
                 rows_of_brokers.setdefault(broker_id, []).append(row)
     for broker_id, rows in sorted(rows_of_brokers.items()):
-        room = max(cluster.storage_free[broker_id] - pending.get(broker_id, 0), 0)
+        pending = traffic.get((broker_id, ReplicaRole.FOLLOWER), LinkTraffic()).bytes_left
+        room = max(cluster.storage_free[broker_id] - pending, 0)
         needed, used, rows_without_room = sum(cluster.sizes[row] for row in rows), 0, []
         for row in rows:
             if used + cluster.sizes[row] > room:
@@ -242,19 +242,6 @@ def _sentence(reason: str, rows: Sequence[TopicPartition]) -> str:
     verbs = {"do": "does", "are": "is", "have": "has"} if is_one else {"do": "do", "are": "are", "have": "have"}
     names = excerpt([named(row) for row in rows], _SHOWN_PARTITIONS)
     return reason.format(escape_unprintable(names), **verbs)
-
-
-def named(row: TopicPartition) -> str:
-    """Return a partition as Kafka's tools write it.
-
-    >>> named(("orders", 7))
-    'orders-7'
-    """
-    return f"{row[0]}-{row[1]}"
-
-
-def _list(broker_ids: Collection[int]) -> str:
-    return "[" + ", ".join(map(str, broker_ids)) + "]"
 
 
 def _gigabytes(size: int) -> str:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas, validate_broker_id
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment, named
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.plan_refusals import PERMISSIVE, PlanCluster, named, refusal_error, refusals
+from autothrottle.core.operators.plan_refusals import PERMISSIVE, PlanCluster, RefusalKind, refusal_error, refusals
 from autothrottle.core.texts import excerpt
 from autothrottle.core.units import MAX_INT32
 
@@ -44,9 +44,6 @@ VISIBLE_WITHIN = timedelta(seconds=30)
 """Time within which a submitted reassignment must appear in a snapshot."""
 
 CHECK_FIRST = "list the reassignments before you try again"
-
-AFTER_THE_OTHER = "wait until it is done, or cancel it first"
-"""The fix for a partition that is being reassigned to other replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +109,7 @@ def _validate_replicas(row: TopicPartition, replicas: Sequence[int]) -> None:
         raise Invalid(f"{named(row)} has an empty list of replicas; name at least one broker id")
     if len(set(replicas)) < len(replicas):
         twice = next(b for b, count in Counter(replicas).items() if count > 1)
-        raise Invalid(f"{named(row)} names broker {twice} twice in {_list(replicas)}; name every broker once")
+        raise Invalid(f"{named(row)} names broker {twice} twice in {list(replicas)}; name every broker once")
     for broker_id in replicas:
         validate_broker_id(broker_id, f" of {named(row)}")
 
@@ -139,12 +136,17 @@ def proposal(snapshot: Snapshot, targets: Targets) -> ProposedReassignment:
     )
 
 
-def replacements(targets: Targets, assignments: Mapping[TopicPartition, Assignment]) -> dict[TopicPartition, str]:
-    """Return the partitions that are being reassigned to other replicas than these targets -> a sentence."""
+def replacements(targets: Targets, running: Mapping[TopicPartition, tuple[int, ...]]) -> dict[TopicPartition, str]:
+    """Return partition -> why it must not be submitted, of those that are being reassigned to other replicas.
+
+    Args:
+        targets: the requested targets.
+        running: partition -> target of its running reassignment.
+    """
     return {
-        row: f"{named(row)} is already being reassigned to {_list(assignment.target)}"
+        row: f"{named(row)} is already being reassigned to {list(running[row])}; {RefusalKind.MOVES_ELSEWHERE.fix}"
         for row, target in targets.items()
-        if (assignment := assignments.get(row)) is not None and assignment.moves and assignment.target != target
+        if running.get(row, target) != target
     }
 
 
@@ -169,7 +171,7 @@ def with_one_exchange(snapshot: Snapshot, targets: Targets, topic: str) -> Targe
 
 
 def _with_one_exchange(assignment: Assignment, target: tuple[int, ...]) -> tuple[int, ...]:
-    current = [b for b in assignment.replicas if b not in assignment.adding_replicas]
+    current = assignment.original
     adding, removing = [b for b in target if b not in current], [b for b in current if b not in target]
     if max(len(adding), len(removing)) <= 1 or (assignment.moves and assignment.target == target):
         return target
@@ -184,7 +186,7 @@ def postponement(targets: Targets, step: Targets) -> tuple[int, tuple[str, ...]]
     later = sum(max(len({*targets[row]} - {*step[row]}), len({*step[row]} - {*targets[row]})) for row in rows)
     warnings = (
         f"the replicas of autothrottle's own state are exchanged one at a time: {named(row)} now gets "
-        f"{_list(step[row])}. When that is done, submit the same reassignment again for {_list(targets[row])}"
+        f"{list(step[row])}. When that is done, submit the same reassignment again for {list(targets[row])}"
         for row in rows
     )
     return later, tuple(warnings)
@@ -276,10 +278,6 @@ def _entries(proposed: TopicReassignment, role: ReplicaRole) -> Iterator[str]:
     for partition, _, isr, pending in proposed.rows():
         if pending:
             yield from (f"{partition}:{b}" for b in (isr if role is ReplicaRole.LEADER else pending))
-
-
-def _list(broker_ids: Collection[int]) -> str:
-    return "[" + ", ".join(map(str, broker_ids)) + "]"
 
 
 @dataclass(frozen=True, slots=True)

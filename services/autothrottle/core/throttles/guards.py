@@ -33,7 +33,7 @@ from autothrottle.core.cluster.configs import (
     largest_response,
 )
 from autothrottle.core.cluster.flows import Intervals, LinkSide, LinkTraffic, Progress, link_sides_of
-from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, named
 from autothrottle.core.forecast.eta import move_time, needed_rate
 from autothrottle.core.forecast.progress import StallWatch
 from autothrottle.core.policy.interface import Limits
@@ -204,7 +204,7 @@ def with_exempt_partitions(plan: Plan, snapshot: Snapshot, limits: Limits, free:
         _reserved(decision, snapshot, limits, shares.get((decision.broker_id, decision.role), 0.0))
         for decision in plan.decisions
     )
-    shown = excerpt([f"{topic}-{partition}" for topic, partition in sorted(free)], 5)
+    shown = excerpt([named(row) for row in sorted(free)], 5)
     finding = f"partitions below min.insync.replicas are not throttled: {shown}"
     return Guarded(replace(plan, decisions=decisions, replicas=replicas), (finding,))
 

@@ -14,14 +14,13 @@ from autothrottle_client.overview import (
     failure_sentences,
     is_written,
     override_effect_in,
-    rate_words,
     reason_words,
     rise_of,
     unwritten_words,
     why_undecided,
 )
 from autothrottle_client.tables import catch_up_words, override_words
-from autothrottle_client.texts import duration
+from autothrottle_client.texts import about_rate, duration
 
 _MEASURED_BY = {
     Basis.GROWTH: "measured, then updated to the time of the cycle by the growth of logs",
@@ -62,7 +61,7 @@ def _lines(state: ClusterState, broker_id: int) -> Iterator[str]:
         yield from _decision(decision, throttles.pop((broker_id, decision.role), None))
     for throttle in throttles.values():
         if throttle.broker_id == broker_id:
-            rate = rate_words(throttle.rate_bytes_per_second)
+            rate = about_rate(throttle.rate_bytes_per_second)
             yield f"Broker {broker_id} [{throttle.role.value}] has a throttle of {rate}: {why_undecided(state)}."
     yield from (f"{sentence}." for sentence in failure_sentences({broker_id: state.failures.get(broker_id, 0)}))
     for catch_up in state.catch_ups:
@@ -93,7 +92,7 @@ def _decision(decision: Decision, throttle: Throttle | None) -> Iterator[str]:
     rise = rise_of(throttle)
     may = f"{role} has no throttle in Kafka"
     if throttle is not None:
-        may = f"{role} may {verb} {rate_words(throttle.rate_bytes_per_second)} of replication"
+        may = f"{role} may {verb} {about_rate(throttle.rate_bytes_per_second)} of replication"
     may += f" now, {rise}" if rise else ""
     may += "" if is_written(decision, throttle) else f"; {unwritten_words(decision)}"
     yield f"{may}: {reason_words(decision)}."
@@ -101,11 +100,11 @@ def _decision(decision: Decision, throttle: Throttle | None) -> Iterator[str]:
     if current is None:
         yield f"{role} had no throttle before the cycle."
     elif current != decision.rate_bytes_per_second:
-        yield f"{role} had a throttle of {rate_words(current)} before the cycle."
+        yield f"{role} had a throttle of {about_rate(current)} before the cycle."
     yield from _load(role, decision)
     proposed = decision.headroom_bytes_per_second
     if proposed is not None and proposed != decision.rate_bytes_per_second:
-        yield f"{role}: the policy alone gives {rate_words(proposed)}."
+        yield f"{role}: the policy alone gives {about_rate(proposed)}."
 
 
 def _load(role: str, decision: Decision) -> Iterator[str]:
@@ -113,15 +112,15 @@ def _load(role: str, decision: Decision) -> Iterator[str]:
     if capacity is None or clients is None:
         yield f"{role}: capacity and client load are unknown, because its metrics are not usable."
         return
-    yield f"{role}: the link has a capacity of {rate_words(capacity)}, and clients use {rate_words(clients)}."
+    yield f"{role}: the link has a capacity of {about_rate(capacity)}, and clients use {about_rate(clients)}."
     if decision.utilization_bytes_per_second is not None:
-        yield f"{role}: the measured traffic is {rate_words(decision.utilization_bytes_per_second)}, with replication."
+        yield f"{role}: the measured traffic is {about_rate(decision.utilization_bytes_per_second)}, with replication."
     basis = _BY_THROTTLE if decision.basis is None else _MEASURED_BY[decision.basis]
     age = decision.client_age_seconds
     old = "" if age is None else f"; the measurement ended {duration(timedelta(seconds=age))} before the cycle"
     yield f"{role}: the client load is {basis}{'; it is current' if age == 0 else old}."
     free = max(capacity - clients, 0)
-    yield f"{role}: clients leave {rate_words(free)} free."
+    yield f"{role}: clients leave {about_rate(free)} free."
 
 
 def _overrides(state: ClusterState, broker_id: int) -> Iterator[str]:

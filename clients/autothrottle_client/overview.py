@@ -20,11 +20,12 @@ from autothrottle.core.records import (
     Throttle,
     override_effect,
 )
-from autothrottle.core.texts import caller_name, capitalized
+from autothrottle.core.texts import caller_name, capitalized, no_end_words
+from autothrottle.core.units import format_size
 from autothrottle_client.model import ClusterState, Override
 from autothrottle_client.reassignments import ReassignmentPath, Reassignments
-from autothrottle_client.tables import catch_up_words, failing_brokers, no_end_words
-from autothrottle_client.texts import about_rate, duration, format_size
+from autothrottle_client.tables import catch_up_words, failing_brokers
+from autothrottle_client.texts import about_rate, duration
 
 LinkSideKey = tuple[int, ReplicaRole]
 """Broker id and role."""
@@ -114,7 +115,7 @@ class Rise:
 
     def __str__(self) -> str:
         by = "" if self.arrival is None else f" by {self.arrival:%H:%M:%SZ}"
-        return f"rising to {rate_words(self.target)}{by}"
+        return f"rising to {about_rate(self.target)}{by}"
 
 
 def rise_of(throttle: Throttle | None) -> Rise | None:
@@ -374,7 +375,7 @@ def is_written(decision: Decision, throttle: Throttle | None) -> bool:
 
 def unwritten_words(decision: Decision) -> str:
     """Return that a decided rate is not in Kafka: it was refused, or shadow mode writes nothing."""
-    return f"{rate_words(decision.rate_bytes_per_second)} is decided, but not written"
+    return f"{about_rate(decision.rate_bytes_per_second)} is decided, but not written"
 
 
 def client_load(decision: Decision) -> int | None:
@@ -399,7 +400,7 @@ def reason_words(decision: Decision) -> str:
             proposed = decision.headroom_bytes_per_second
             if proposed is None or proposed == decision.rate_bytes_per_second:
                 return f"still the policy's rate{share}"
-            return f"unchanged{share}: the policy's {rate_words(proposed)} differs too little to be written"
+            return f"unchanged{share}: the policy's {about_rate(proposed)} differs too little to be written"
         case Reason.KEPT:
             return "kept: the broker has no usable metrics"
         case Reason.MINIMUM:
@@ -421,7 +422,7 @@ def reason_words(decision: Decision) -> str:
 def _limited(decision: Decision) -> str:
     """Return the rate of an override that the capacity of the link limits; empty: not limited."""
     override = decision.override_bytes_per_second
-    return "" if override is None else f" to {rate_words(override)}, limited by the capacity of the link"
+    return "" if override is None else f" to {about_rate(override)}, limited by the capacity of the link"
 
 
 def _share_of_free(decision: Decision, rate: int) -> str:
@@ -430,19 +431,10 @@ def _share_of_free(decision: Decision, rate: int) -> str:
     if capacity is None or clients is None:
         return ""
     if clients >= capacity:
-        return f" (clients use {rate_words(clients)} of {rate_words(capacity)})"
+        return f" (clients use {about_rate(clients)} of {about_rate(capacity)})"
     return (
-        f" ({100 * rate / (capacity - clients):.0f} % of the {rate_words(capacity - clients)} that clients leave free)"
+        f" ({100 * rate / (capacity - clients):.0f} % of the {about_rate(capacity - clients)} that clients leave free)"
     )
-
-
-def rate_words(bytes_per_second: int) -> str:
-    """Return a rate, which may be 0.
-
-    >>> rate_words(0), rate_words(34_125_000)
-    ('0MB/s', '34.12MB/s')
-    """
-    return about_rate(bytes_per_second) if bytes_per_second else "0MB/s"
 
 
 def _limited_by(throttles: Mapping[LinkSideKey, Throttle], paths: Iterable[ReassignmentPath], now: datetime) -> str:
@@ -461,7 +453,7 @@ def _limit_sentence(time: timedelta, throttle: Throttle, size: int) -> str:
     verb = "send" if throttle.role is ReplicaRole.LEADER else "receive"
     what = f"Broker {throttle.broker_id} [{throttle.role.value}] has {format_size(size)} to {verb}"
     rise = rise_of(throttle)
-    rate = rate_words(throttle.rate_bytes_per_second) + (f", {rise}" if rise else "")
+    rate = about_rate(throttle.rate_bytes_per_second) + (f", {rise}" if rise else "")
     if time == timedelta.max:
         return f"{what}, and its throttle of {rate} does not let it end within a year"
     return f"{what} at a throttle of {rate}: at least {duration(max(time, timedelta(seconds=1)))}"

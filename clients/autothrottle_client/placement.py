@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from autothrottle.core.units import format_size
 from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.model import from_message
 from autothrottle_client.reassignments import Partition
 from autothrottle_client.replicas import Replica
-from autothrottle_client.texts import format_size
 
 PlacementRequest = (
     placement_pb2.RebuildRequest

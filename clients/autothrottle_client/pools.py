@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from autothrottle.core.texts import excerpt
+from autothrottle.core.units import format_size
 from autothrottle.v1 import placement_pb2
 from autothrottle_client.model import from_message
 from autothrottle_client.placement import partition_targets
 from autothrottle_client.reassignments import Partition
 from autothrottle_client.tables import rows_table
-from autothrottle_client.texts import format_size, span
+from autothrottle_client.texts import span
 
 _SHOWN_TOPICS = 10
 _SHOWN_REFUSALS = 3

@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from autothrottle.core.units import format_size
 from autothrottle_client.reassignments import Reassignments, Targets
-from autothrottle_client.texts import duration, format_size
+from autothrottle_client.texts import duration
 
 _WINDOW = timedelta(minutes=5)
 """Time window of the completion rate."""

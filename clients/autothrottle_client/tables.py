@@ -24,12 +24,13 @@ from autothrottle.core.records import (
     Submission,
     Throttle,
 )
-from autothrottle.core.texts import caller_name, excerpt, id_ranges
+from autothrottle.core.texts import caller_name, id_ranges, no_end_words
+from autothrottle.core.units import format_size
 from autothrottle_client.cancellation import NOTHING_MOVES
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments
-from autothrottle_client.texts import about_rate, columns, estimate_line, format_rate, format_size, span
+from autothrottle_client.texts import about_rate, columns, estimate_line, format_rate, span
 
 NONE_SET = "no throttle override is set"
 
@@ -403,18 +404,6 @@ def _eta(cycle: Cycle) -> str:
     return f", done about {eta_interval(cycle.eta, cycle.eta_low, cycle.eta_high)}"
 
 
-def no_end_words(down_brokers: Sequence[int]) -> str:
-    """Return that reassignments do not end while their destinations are down; "": none is down.
-
-    >>> no_end_words((1004,)), no_end_words((1004, 1005))
-    ('no end while broker 1004 is down', 'no end while brokers 1004, 1005 are down')
-    """
-    if not down_brokers:
-        return ""
-    ids = excerpt(down_brokers, 5)
-    return f"no end while brokers {ids} are down" if len(down_brokers) > 1 else f"no end while broker {ids} is down"
-
-
 def eta_interval(eta: datetime, low: datetime | None, high: datetime | None) -> str:
     """Return a time and its interval; interval ends on the same day show the clock time only."""
     if low is None:
@@ -444,7 +433,7 @@ def _throttle_row(
     return {
         "BROKER": str(broker_id),
         "ROLE": role.value,
-        "THROTTLE": "none" if throttle is None else _rate(throttle.rate_bytes_per_second),
+        "THROTTLE": "none" if throttle is None else about_rate(throttle.rate_bytes_per_second),
         "TARGET": _target_words(throttle, decision),
         "REASON": d.reason.value + _limited(d) if d else "not decided",
         "UTILIZATION": _rate_or_dash(d.utilization_bytes_per_second if d else None),
@@ -460,12 +449,8 @@ def _target_words(throttle: Throttle | None, decision: Decision | None) -> str:
     if rate is None or (throttle is not None and throttle.rate_bytes_per_second == rate):
         return "-"
     if throttle is None or throttle.target_bytes_per_second != rate:
-        return f"{_rate(rate)}, not written"
-    return _rate(rate) + ("" if throttle.arrival_time is None else f" by {throttle.arrival_time:%H:%M:%SZ}")
-
-
-def _rate(rate: int) -> str:
-    return about_rate(rate) if rate else "0MB/s"
+        return f"{about_rate(rate)}, not written"
+    return about_rate(rate) + ("" if throttle.arrival_time is None else f" by {throttle.arrival_time:%H:%M:%SZ}")
 
 
 def _limited(decision: Decision) -> str:
@@ -493,7 +478,7 @@ def _known_by(decision: Decision) -> str:
 
 
 def _rate_or_dash(rate: int | None) -> str:
-    return "-" if rate is None else _rate(rate)
+    return "-" if rate is None else about_rate(rate)
 
 
 def time_words(time: datetime) -> str:

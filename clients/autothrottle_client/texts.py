@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from autothrottle.core.records import Estimate
-from autothrottle.core.units import format_megabytes
+from autothrottle.core.units import format_megabytes, format_size
 from autothrottle_client.errors import Invalid
 from autothrottle_client.model import MAX_RATE_BYTES_PER_SECOND
 
@@ -71,15 +71,6 @@ def about_rate(bytes_per_second: int) -> str:
     ('43.63MB/s', '72MB/s', '0.000001MB/s')
     """
     return format_rate(round(bytes_per_second, -4) or bytes_per_second)
-
-
-def format_size(size_bytes: int) -> str:
-    """Return a size in GB, or in MB below 1 GB, with two decimals.
-
-    >>> format_size(41_200_000_000), format_size(5_000_000)
-    ('41.20 GB', '5.00 MB')
-    """
-    return f"{size_bytes / 10**9:.2f} GB" if size_bytes >= 10**9 else f"{size_bytes / 10**6:.2f} MB"
 
 
 def parse_span(text: str) -> timedelta:

@@ -11,18 +11,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from autothrottle.core.texts import no_end_words
+from autothrottle.core.units import format_size
 from autothrottle_client.errors import AutothrottleError, Invalid
-from autothrottle_client.overview import LinkSideOverview, Overview, rate_words
+from autothrottle_client.overview import LinkSideOverview, Overview
 from autothrottle_client.tables import (
     aligned,
     eta_interval,
-    no_end_words,
     override_scope,
     printable,
     rows_table,
     time_words,
 )
-from autothrottle_client.texts import duration, format_rate, format_size
+from autothrottle_client.texts import about_rate, duration, format_rate
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -112,7 +113,7 @@ def _side_row(side: LinkSideOverview) -> dict[str, str]:
         "CAPACITY": _rate(side.capacity),
         "CLIENTS": _rate(side.clients),
         "REPLICATION": _rate(side.replication),
-        "THROTTLE": "none" if side.throttle is None else rate_words(side.throttle),
+        "THROTTLE": "none" if side.throttle is None else about_rate(side.throttle),
         "HEADROOM": _rate(side.headroom),
         "REASON": f"{side.rise}: {side.reason}" if side.rise else side.reason,
     }
@@ -147,7 +148,7 @@ def topics_table(current: Overview) -> str:
 
 
 def _rate(rate: int | None) -> str:
-    return "-" if rate is None else rate_words(rate)
+    return "-" if rate is None else about_rate(rate)
 
 
 def _size(size: int | None) -> str:

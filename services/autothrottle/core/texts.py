@@ -102,6 +102,18 @@ def id_ranges(ids: Iterable[int], most: int = 10, separator: str = " ") -> str:
     return f"{shown} and {more} more" if more else shown
 
 
+def no_end_words(down_brokers: Sequence[int]) -> str:
+    """Return that reassignments do not end while their destinations are down; "": none is down.
+
+    >>> no_end_words((1004,)), no_end_words((1004, 1005))
+    ('no end while broker 1004 is down', 'no end while brokers 1004, 1005 are down')
+    """
+    if not down_brokers:
+        return ""
+    ids = excerpt(down_brokers, 5)
+    return f"no end while brokers {ids} are down" if len(down_brokers) > 1 else f"no end while broker {ids} is down"
+
+
 def first_line(error: BaseException) -> str:
     r"""Return the first line of an error, or its type if it has no text.
 

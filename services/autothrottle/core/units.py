@@ -16,6 +16,9 @@ MAX_RATE: BytesPerSecond = 2**63 - 1
 MEGABYTE = 1_000_000
 """Bytes in one MB."""
 
+GIGABYTE = 1000 * MEGABYTE
+"""Bytes in one GB."""
+
 
 def without_unit(text: str) -> str:
     """Return the number of a rate in MB/s; any other text stays as it is.
@@ -34,6 +37,15 @@ def megabytes_per_second(rate: BytesPerSecond) -> str:
     '12.35 MB/s'
     """
     return f"{rate / MEGABYTE:.2f} MB/s"
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size in GB, or in MB below 1 GB, with two decimals.
+
+    >>> format_size(41_200_000_000), format_size(5_000_000), format_size(999_999_999)
+    ('41.20 GB', '5.00 MB', '1000.00 MB')
+    """
+    return f"{size_bytes / GIGABYTE:.2f} GB" if size_bytes >= GIGABYTE else f"{size_bytes / MEGABYTE:.2f} MB"
 
 
 def format_megabytes(rate: BytesPerSecond) -> str:

@@ -47,11 +47,11 @@ from autothrottle.core.records import (
     Submission,
     Throttle,
 )
-from autothrottle.core.texts import capitalized, excerpt
+from autothrottle.core.texts import capitalized, no_end_words
 from autothrottle.core.throttles.changes import Applied, Change, RampState
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.core.throttles.plan import Plan
-from autothrottle.core.units import MEGABYTE
+from autothrottle.core.units import MEGABYTE, format_size
 from autothrottle.ports.telemetry import Event
 
 
@@ -403,8 +403,6 @@ def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settl
     return f"paused ({decision.pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
 
 
-GIGABYTE = 1000 * MEGABYTE
-
 _KNOWN_BY = {
     Basis.GROWTH: "current, from log growth",
     Basis.COUNTED: "mean of the metric's interval, replication measured",
@@ -433,8 +431,6 @@ _FINDINGS_SHOWN = 1_000
 
 _CUT = "the log has the reason"
 
-_DOWN_SHOWN = 5
-"""Maximum number of brokers in the sentence of a cycle."""
 
 _TOPICS_SHOWN = 20
 """Maximum number of topics in a finding."""
@@ -700,12 +696,10 @@ def progress_words(remainder: Remainder) -> str:
     """
     if remainder.down:
         least = "at least " if remainder.unknown_flows else ""
-        down = excerpt(remainder.down, _DOWN_SHOWN)
-        down = f"brokers {down} are" if len(remainder.down) > 1 else f"broker {down} is"
-        return f"{least}{gigabytes(remainder.bytes_left)}, no end while {down} down"
+        return f"{least}{format_size(remainder.bytes_left)}, {no_end_words(remainder.down)}"
     if remainder.unknown_flows:
-        return f"at least {gigabytes(remainder.bytes_left)} ({remainder.unknown_flows} flows unknown)"
-    return gigabytes(remainder.bytes_left) + (
+        return f"at least {format_size(remainder.bytes_left)} ({remainder.unknown_flows} flows unknown)"
+    return format_size(remainder.bytes_left) + (
         "" if remainder.eta is None else f", about {_duration(remainder.eta - remainder.at)}{_eta_interval(remainder)}"
     )
 
@@ -718,15 +712,6 @@ def _eta_interval(remainder: Remainder) -> str:
         return ""
     latest = "unknown" if remainder.eta_high is None else _duration(remainder.eta_high - remainder.at)
     return f" ({_duration(remainder.eta_low - remainder.at)} to {latest})"
-
-
-def gigabytes(size: int) -> str:
-    """Return a size with two decimals in GB, or in MB below 1 GB.
-
-    >>> gigabytes(1_500_000_000), gigabytes(999_999_999)
-    ('1.50 GB', '1000.00 MB')
-    """
-    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE else f"{size / MEGABYTE:.2f} MB"
 
 
 def _duration(time: timedelta) -> str:

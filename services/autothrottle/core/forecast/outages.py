@@ -15,7 +15,7 @@ from autothrottle.core.cluster.flows import LinkTraffic, Progress
 from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, named
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.texts import excerpt
-from autothrottle.core.units import MEGABYTE
+from autothrottle.core.units import format_size
 
 _BROKERS_SHOWN, _PARTITIONS_SHOWN = 3, 5
 
@@ -49,7 +49,7 @@ class Outage:
                 "--election-type unclean"
             )
         if self.destination_of:
-            size = "an unknown size" if self.bytes_left is None else _size(self.bytes_left)
+            size = "an unknown size" if self.bytes_left is None else format_size(self.bytes_left)
             verb = "waits" if len(self.destination_of) == 1 else "wait"
             parts.append(f"{_listed(self.destination_of)} {verb} for it to copy them, with {size} left")
             fixes.append(
@@ -62,10 +62,6 @@ class Outage:
 def _listed(partitions: tuple[str, ...]) -> str:
     noun = "partition" if len(partitions) == 1 else "partitions"
     return f"{len(partitions)} {noun} ({excerpt(partitions, _PARTITIONS_SHOWN)})"
-
-
-def _size(size: int) -> str:
-    return f"{size / (1000 * MEGABYTE):.2f} GB" if size >= 1000 * MEGABYTE else f"{size / MEGABYTE:.2f} MB"
 
 
 @dataclass(frozen=True, slots=True)

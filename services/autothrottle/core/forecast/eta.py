@@ -74,14 +74,15 @@ def forecast(points: Sequence[ForecastPoint], bytes_left: int) -> Forecast:
         return Forecast()
     newest = points[-1]
     mean = _rate(points[0], newest)
-    eta, error = _end(newest.at, bytes_left, mean), _standard_error(points)
+    eta, error = end_at(newest.at, bytes_left, mean), _standard_error(points)
     if error is None:
         return Forecast(eta)
-    low, high = (_end(newest.at, bytes_left, mean + sign * _DEVIATIONS * error) for sign in (1, -1))
+    low, high = (end_at(newest.at, bytes_left, mean + sign * _DEVIATIONS * error) for sign in (1, -1))
     return Forecast(eta, low, high)
 
 
-def _end(at: datetime, bytes_left: int, rate: float) -> datetime | None:
+def end_at(at: datetime, bytes_left: int, rate: float) -> datetime | None:
+    """Return when the bytes left at a time are copied at a rate in bytes/s; None: never, or not within a year."""
     seconds = bytes_left / rate if rate > 0 else math.inf
     return at + timedelta(seconds=seconds) if seconds < LONGEST.total_seconds() else None
 
@@ -102,10 +103,11 @@ def _standard_error(points: Sequence[ForecastPoint]) -> float | None:
 
 def last_of(forecasts: Iterable[Forecast]) -> Forecast:
     """Return the end of the last of these forecasts; a value that is unknown in one of them is unknown."""
-    return Forecast(*map(_last, zip(*forecasts, strict=True)))
+    return Forecast(*map(last_time, zip(*forecasts, strict=True)))
 
 
-def _last(times: Sequence[_Time | None]) -> _Time | None:
+def last_time(times: Sequence[_Time | None]) -> _Time | None:
+    """Return the last of these times; None: there is none, or one is unknown."""
     finite_times = [time for time in times if time is not None]
     return max(finite_times) if finite_times and len(finite_times) == len(times) else None
 
@@ -212,7 +214,7 @@ def static_end(progress: Progress, moving: Collection[Flow], throttles: Mapping[
     if at is None:
         return None
     traffic = [(progress.link_traffic[side], throttles[side]) for side in link_sides_of(moving) if side in throttles]
-    longest = _last([throttle.move_time(part.bytes_left, round(part.produced), at) for part, throttle in traffic])
+    longest = last_time([throttle.move_time(part.bytes_left, round(part.produced), at) for part, throttle in traffic])
     return None if longest is None else at + longest
 
 
@@ -366,12 +368,12 @@ def transfers(reassignments: Iterable[TopicReassignment], sizes: LogSizes, later
                 continue
             partitions += 1
             row = (reassignment.topic, partition)
-            leader_size = _size(sizes, leader, row)
+            leader_size = log_size(sizes, leader, row)
             unknown += leader_size is None
             growth = _growth(sizes, later, leader, row)
             in_sync = sum(b != leader for b in isr)
             for follower in pending:
-                copied = max(0, (leader_size or 0) - (_size(sizes, follower, row) or 0))
+                copied = max(0, (leader_size or 0) - (log_size(sizes, follower, row) or 0))
                 size += copied
                 add((follower, ReplicaRole.FOLLOWER), copied, growth)
                 add((leader, ReplicaRole.LEADER), copied, growth)
@@ -382,14 +384,15 @@ def transfers(reassignments: Iterable[TopicReassignment], sizes: LogSizes, later
     return Transfers(link_sides, size, partitions, unknown)
 
 
-def _size(sizes: LogSizes, broker_id: int, row: TopicPartition) -> int | None:
+def log_size(sizes: LogSizes, broker_id: int, row: TopicPartition) -> int | None:
+    """Return the size of a replica's log, in bytes; None: the broker did not report it."""
     logs = sizes.brokers.get(broker_id)
     return logs.sizes.get(row) if logs else None
 
 
 def _growth(sizes: LogSizes, later: LogSizes | None, leader: int, row: TopicPartition) -> float:
     """Return the growth rate of a leader's log, bytes/s; 0: unknown."""
-    size, later_size = _size(sizes, leader, row), _size(later, leader, row) if later else None
+    size, later_size = log_size(sizes, leader, row), log_size(later, leader, row) if later else None
     if later is None or size is None or later_size is None:
         return 0.0
     seconds = (later.brokers[leader].at - sizes.brokers[leader].at).total_seconds()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import LogSizes, Snapshot, TopicReassignment
-from autothrottle.core.forecast.eta import static_end
-from autothrottle.core.records import LONGEST, RunningMove, Throttle
+from autothrottle.core.forecast.eta import end_at, last_time, log_size, static_end
+from autothrottle.core.records import RunningMove, Throttle
 
 _Brokers = tuple[int, ...]
 
@@ -66,18 +66,17 @@ def _moves(reassignment: TopicReassignment, sizes: LogSizes) -> Iterator[tuple[R
 
 
 def _bytes_left(sizes: LogSizes, row: tuple[str, int], leader: int, follower: int) -> int | None:
-    sending, receiving = sizes.brokers.get(leader), sizes.brokers.get(follower)
-    if sending is None or receiving is None or row not in sending.sizes:
+    size = log_size(sizes, leader, row)
+    if size is None or follower not in sizes.brokers:
         return None
-    return max(0, sending.sizes[row] - receiving.sizes.get(row, 0))
+    return max(0, size - (log_size(sizes, follower, row) or 0))
 
 
 def _end(flows: frozenset[Flow], progress: Progress) -> datetime | None:
     """The end of the slowest flow; None: that of a flow is unknown."""
     if not flows:  # all replicas are in sync, so the controller completes it now
         return progress.at
-    ends = [_flow_end(progress.flows.get(flow)) for flow in flows]
-    return None if None in ends else max(end for end in ends if end is not None)
+    return last_time([_flow_end(progress.flows.get(flow)) for flow in flows])
 
 
 def _flow_end(flow: FlowProgress | None) -> datetime | None:
@@ -86,5 +85,4 @@ def _flow_end(flow: FlowProgress | None) -> datetime | None:
     if not flow.bytes_left:
         return flow.at
     rate = (flow.copied_per_second or 0) - (flow.produced_per_second or 0)
-    seconds = flow.bytes_left / rate if rate > 0 else LONGEST.total_seconds()
-    return flow.at + timedelta(seconds=seconds) if seconds < LONGEST.total_seconds() else None
+    return end_at(flow.at, flow.bytes_left, rate)

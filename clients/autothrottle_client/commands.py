@@ -187,8 +187,8 @@ def reassign(call: CommandCall) -> int | None:
     if arguments.dry_run:
         return None
     failed = EXIT_FAILED if submission.refused else None
-    left_out = {row for reason in submission.left_out for row in reason.partitions}
-    followed = {p: to for p, to in targets.items() if p not in submission.refused and p not in left_out}
+    without = submission.refused.keys() | submission.partitions_left_out
+    followed = {row: target for row, target in targets.items() if row not in without}
     if arguments.no_wait or not (submission.submitted or submission.already_in_progress):
         return failed
     try:
@@ -229,7 +229,7 @@ def _follow(call: CommandCall, targets: Targets, postponed: int, allowances: All
                 raise
         time.sleep(_FOLLOW_SECONDS)
     shown.end()
-    if missed := remainder.submitted + len({row for reason in remainder.left_out for row in reason.partitions}):
+    if missed := remainder.submitted + len(remainder.partitions_left_out):
         say(f"{missed} partitions did not arrive: their reassignment was cancelled or replaced")
         return EXIT_FAILED
     call.show({"arrived": remainder.already_there}, f"{remainder.already_there} partitions arrived")

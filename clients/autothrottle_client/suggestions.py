@@ -198,7 +198,6 @@ _OPTION_MEANINGS: Mapping[str, Sequence[str]] = {
     "timeout": ("request-timeout", "command-timeout"),
     "execute": ("submit", "apply"),
     "allow-fewer-racks": ("ignore-racks",),
-    "force": ("i-mean-it",),
     "dry-run": ("validate-only", "check-only", "whatif"),
 }
 """Option -> words for it, also those of Kafka's own tools, of Kafka-Kit and of earlier versions."""

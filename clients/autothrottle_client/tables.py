@@ -227,8 +227,8 @@ def submission_line(submission: Submission, dry_run: bool) -> str:
     parts = [f"{submission.already_in_progress} are already moving"] if submission.already_in_progress else []
     parts += [f"{submission.already_there} are already there"] if submission.already_there else []
     parts += [f"{len(submission.refused)} were refused"] if submission.refused else []
-    left_out = {row for reason in submission.left_out for row in reason.partitions}
-    parts += [f"{len(left_out)} are left out"] if left_out else []
+    left_out = len(submission.partitions_left_out)
+    parts += [f"{left_out} are left out"] if left_out else []
     if not (submission.submitted or submission.already_in_progress or submission.refused or left_out):
         return f"nothing to do: all {submission.already_there} partitions already have these replicas"
     if not submission.submitted:

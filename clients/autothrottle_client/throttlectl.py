@@ -461,10 +461,9 @@ def call_of(arguments: argparse.Namespace) -> commands.CommandCall:
     """
     given, variables = {**vars(arguments)}, dict(os.environ)
     if name := given.get("context") or variables.get(CONTEXT_VARIABLE):
-        chosen = read_contexts().of(name)
-        variables = {_variable(option): value for option, value in chosen.items()}
-        variables[ADDRESS_VARIABLE] = chosen["admin-addr"]
-        given.setdefault("token_file", chosen.get("token-file"))
+        context = read_contexts().of(name)
+        variables = {_variable(option): value for option, value in context.items()}
+        given.setdefault("token_file", context.get("token-file"))
     timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
     addresses = given.get("admin_addr") or _default_addresses(variables)
     admin = AdminClient(addresses, timeout, tls, token, commands.CLIENT_ID, commands.say)

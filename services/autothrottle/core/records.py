@@ -383,6 +383,11 @@ class Submission:
     left_out: tuple[LeftOut, ...] = ()
     """Refused before the submission, by reason; only with `skip_refused`."""
 
+    @property
+    def partitions_left_out(self) -> frozenset[tuple[str, int]]:
+        """All (topic, partition) that are refused before the submission."""
+        return frozenset(row for reason in self.left_out for row in reason.partitions)
+
     def __add__(self, other: Submission) -> Submission:
         """Return the result of two submissions of different partitions."""
         return Submission(

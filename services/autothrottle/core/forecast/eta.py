@@ -312,13 +312,13 @@ class Goal:
 
 
 def restricted_to(
-    reassignments: Iterable[TopicReassignment], chosen: Collection[TopicPartition]
+    reassignments: Iterable[TopicReassignment], rows: Collection[TopicPartition]
 ) -> tuple[TopicReassignment, ...]:
-    """Return the reassignments restricted to the chosen partitions."""
+    """Return the reassignments restricted to these partitions."""
     restricted = []
     for reassignment in reassignments:
-        is_chosen = [(reassignment.topic, partition) in chosen for partition in reassignment.partitions]
-        columns: dict[str, Any] = {name: tuple(compress(getattr(reassignment, name), is_chosen)) for name in _COLUMNS}
+        is_kept = [(reassignment.topic, partition) in rows for partition in reassignment.partitions]
+        columns: dict[str, Any] = {name: tuple(compress(getattr(reassignment, name), is_kept)) for name in _COLUMNS}
         if columns["partitions"]:
             restricted.append(replace(reassignment, **columns))
     return tuple(restricted)

@@ -287,8 +287,8 @@ const allowances = (choices) => Object.fromEntries(choices.map((name) => [name, 
 const reasonOf = ({ reason, allowedBy }) => (allowedBy ? reason.slice(0, reason.lastIndexOf("; ")) : reason);
 
 /** What a plan would copy and how long that takes, by a dry run and an estimate; or why it is refused, with choices. */
-async function planEffect(partitions, chosen, lines = [], warnings = [], details = []) {
-  const allowed = { ...allowances(chosen), skip_refused: true };
+async function planEffect(partitions, selection, lines = [], warnings = [], details = []) {
+  const allowed = { ...allowances(selection), skip_refused: true };
   let submitted = 0;
   const leftOut = [];
   for (const part of parts(partitions)) {
@@ -296,12 +296,12 @@ async function planEffect(partitions, chosen, lines = [], warnings = [], details
     submitted += checked.submitted;
     leftOut.push(...checked.leftOut);
   }
-  const isOffered = ([name]) => chosen.includes(name) || leftOut.some(({ allowedBy }) => allowedBy === name) || (name === "skip_refused" && leftOut.length && submitted);
+  const isOffered = ([name]) => selection.includes(name) || leftOut.some(({ allowedBy }) => allowedBy === name) || (name === "skip_refused" && leftOut.length && submitted);
   const choices = CHOICES.filter(isOffered);
   const refused = leftOut.map((refusal) => `${capital(reasonOf(refusal))}.`);
   const all = [`${count(submitted, "partition")} of ${whole(partitions.length)} would be submitted.`, ...lines];
   let notes = [...refused, ...warnings];
-  if (refused.length && !chosen.includes("skip_refused")) return { lines, warnings: notes, details, choices, refused: "The plan is refused, and nothing is submitted." };
+  if (refused.length && !selection.includes("skip_refused")) return { lines, warnings: notes, details, choices, refused: "The plan is refused, and nothing is submitted." };
   try {
     const estimate = await post("/v1/reassignments/estimate", { partitions: partitions.slice(0, MOST_PARTITIONS), ...allowed });
     all.push(...estimateLines(estimate));
@@ -365,7 +365,7 @@ export async function cancelTopic(topic) {
     return reportDone({ text: `The moves of ${topic} cannot be read: ${refusal.message}` });
   }
   if (moves.length === 0) return reportDone({ text: `Nothing of ${topic} is being reassigned any more.` });
-  const partitionsOf = (chosen) => chosen.flatMap((move) => move.partitions.map((partition) => ({ topic, partition })));
+  const partitionsOf = (selection) => selection.flatMap((move) => move.partitions.map((partition) => ({ topic, partition })));
   const all = ["", `all ${count(moves.length, "move")}`];
   const options = moves.map((move, n) => [String(n), `partitions ${numbers(move.partitions)}: ${ids(move.removingReplicas)} → ${ids(move.addingReplicas)}`]);
   cancel(`Cancel moves of ${topic}`, ({ move }) => partitionsOf(move ? [moves[Number(move)]] : moves), moves.length > 1 ? [{ name: "move", label: "Move", kind: "select", value: "", options: [all, ...options] }] : []);

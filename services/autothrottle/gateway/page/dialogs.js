@@ -45,18 +45,18 @@ export function ask({
   let result = null;
   let request = 0;
   let isWorking = false;
-  const chosen = new Set();
+  const selection = new Set();
 
-  const values = () => ({ ...Object.fromEntries([...inputs].map(([name, input]) => [name, read(input)])), choices: [...chosen] });
+  const values = () => ({ ...Object.fromEntries([...inputs].map(([name, input]) => [name, read(input)])), choices: [...selection] });
 
   const choose = (name) => (event) => {
     event.stopPropagation(); // the form would forget the effect
-    if (event.target.checked) chosen.add(name);
-    else chosen.delete(name);
+    if (event.target.checked) selection.add(name);
+    else selection.delete(name);
     refresh();
   };
 
-  const choice = ([name, label]) => h("label", { class: "choice" }, h("input", { type: "checkbox", checked: chosen.has(name), oninput: choose(name) }), label);
+  const choice = ([name, label]) => h("label", { class: "choice" }, h("input", { type: "checkbox", checked: selection.has(name), oninput: choose(name) }), label);
 
   const showEffect = (shown) => {
     result = shown && !("error" in shown) && !shown.refused ? shown : null;
@@ -89,7 +89,7 @@ export function ask({
 
   const change = () => {
     request += 1;
-    chosen.clear();
+    selection.clear();
     if (isChecked) showEffect(null);
     else refresh();
   };

@@ -69,8 +69,8 @@ def test_a_client_built_on_the_document_sets_and_removes_an_override(front: Fron
     _, _, operation = client.operation("SetOverrideByBrokerId")
     answered = client.schema(operation["responses"]["200"]["content"]["application/json"]["schema"])
     assert reply.json.keys() <= answered["properties"].keys()
-    found = client.call("GetOverrideByBrokerId", **EXAMPLES).json["override"]
-    assert found == EXAMPLES | {"etag": found["etag"], "beyondCapacity": False, "effect": ""}
+    override = client.call("GetOverrideByBrokerId", **EXAMPLES).json["override"]
+    assert override == EXAMPLES | {"etag": override["etag"], "beyondCapacity": False, "effect": ""}
     assert client.call("RemoveOverrideByBrokerId", **EXAMPLES).status == 200
     assert front.current() == {}
 

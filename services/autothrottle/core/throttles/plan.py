@@ -6,7 +6,7 @@ and the current throttles. The type to know is `Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -147,16 +147,19 @@ def plan(
             else:
                 fixed[broker_id, role] = _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
 
-    def proposed(link_sides: Iterable[LinkSide]) -> dict[LinkSide, Decision]:
-        inputs = {
-            side: _link_side_input(snapshot, loads, side, overrides) for side in link_sides if side[0] in loads.brokers
-        }
-        proposals = policy.propose(PolicyInput(snapshot, inputs, limits, history))
-        return {side: _proposed(side_input, proposals[side], limits) for side, side_input in inputs.items()}
+    inputs = {
+        side: _link_side_input(snapshot, loads, side, overrides)
+        for side in dict.fromkeys([*sides, *by_operator])
+        if side[0] in loads.brokers
+    }
 
-    measured = proposed(side for side in sides if side not in fixed and overrides.of(side[0]) is None)
+    def proposed(side_inputs: Mapping[LinkSide, LinkSideInput]) -> dict[LinkSide, Decision]:
+        proposals = policy.propose(PolicyInput(snapshot, side_inputs, limits, history))
+        return {side: _proposed(side_input, proposals[side], limits) for side, side_input in side_inputs.items()}
+
+    measured = proposed({side: side_input for side, side_input in inputs.items() if overrides.of(side[0]) is None})
     # An operator who sets a rate still wants to see the clients. The other rates do not depend on these link sides.
-    without_overrides = proposed({*sides, *by_operator}) if by_operator else {}
+    without_overrides = proposed(inputs) if by_operator else {}
     operators = [
         _overridden(snapshot, overrides, capacities, side, without_overrides.get(side)) for side in by_operator
     ]

@@ -280,7 +280,11 @@ class Client(StubClient[_Stub]):
         """
         # Separate connections, which close with the watch.
         replicas = Replicas(self.service, self._replicas.addresses, self._replicas.connection)
-        watch = CycleWatch(replicas, self._locate, outage, silence, on_loss, on_check)
+        try:
+            watch = CycleWatch(replicas, self._locate, outage, silence, on_loss, on_check)
+        except AutothrottleError:
+            replicas.close()
+            raise
         self._watches = [w for w in self._watches if not w.closed] + [watch]
         return watch
 

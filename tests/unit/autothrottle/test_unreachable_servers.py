@@ -24,7 +24,7 @@ from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.topicmappr import metricsfetcher
 from autothrottle.topicmappr.command_line import main as topicmappr
-from autothrottle_client import AdminClient
+from autothrottle_client import AdminClient, waiting
 
 pytestmark = pytest.mark.usefixtures("no_autothrottle_variables")
 
@@ -79,6 +79,15 @@ def test_a_silent_admin_service_is_announced_once(silent: str) -> None:
             with pytest.raises(Unavailable):
                 admin.state()
     assert said == [f"waiting for autothrottle's admin service at {silent} ..."]
+
+
+def test_a_watch_that_has_failed_announces_nothing_afterwards(silent: str) -> None:
+    """The watch kept its connections after it had failed. Their line came later, in the output of another command."""
+    said: list[str] = []
+    with AdminClient(silent, timedelta(seconds=0.1), on_silence=said.append) as admin, pytest.raises(Unavailable):
+        admin.watch_cycles()
+    time.sleep(waiting.PATIENCE.total_seconds() + 0.1)
+    assert said == []
 
 
 def test_a_server_that_fails_at_once_is_not_announced(caplog: pytest.LogCaptureFixture) -> None:

@@ -69,8 +69,8 @@ def renamed(table: pa.Table) -> bytes:
 
 
 def huge_value(table: pa.Table) -> bytes:
-    """A name of 300 MB in a file of some kilobytes."""
-    cluster = pa.array(["x" * 300_000_000])
+    """A name of 220 MB in a file of some kilobytes."""
+    cluster = pa.array(["x" * 220_000_000])
     row = table.slice(0, 1).set_column(table.column_names.index("cluster"), "cluster", cluster)
     return parquet(row, compression="zstd", use_dictionary=False, write_statistics=False)
 

@@ -130,8 +130,9 @@ def test_following_the_advice_is_faster_and_defers_no_more(present: str, load: s
 
 def test_the_gain_under_a_calm_load_is_within_its_interval() -> None:
     present = PRESENT["halved-adaptive"]
-    proposed, (low, high) = advised([played(seed, "calm", present)[0] for seed in LOGGED_SEEDS])
-    before, after = (sum(played(seed, "calm", setting)[1] for seed in LOGGED_SEEDS) for setting in (present, proposed))
+    seeds = LOGGED_SEEDS[: examples(2, 3)]
+    proposed, (low, high) = advised([played(seed, "calm", present)[0] for seed in seeds])
+    before, after = (sum(played(seed, "calm", setting)[1] for seed in seeds) for setting in (present, proposed))
     assert low - 0.01 <= 1 - after / before <= high + 0.01
     assert high - low < 0.1
 

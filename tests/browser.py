@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -56,24 +56,22 @@ def screenshot(page: Path, image: Path, width: int, height: int, dark: bool = Fa
             shown.unlink()
 
 
-def evaluate(page: Path, expression: str, width: int, directory: Path) -> Any:
-    """Return the JSON value of a JavaScript expression about the document `d`, laid out at a width in pixels."""
+def evaluate(page: Path, expression: str, widths: Sequence[int], directory: Path) -> list[Any]:
+    """Return the JSON values of a JavaScript expression about the document `d`, laid out at each width in pixels."""
     frame = directory / "frame.html"
     # The page itself runs no script: the frame around it measures.
     script = (
-        "const f = document.querySelector('iframe'); f.onload = () => { const d = f.contentDocument; "
-        f"document.title = JSON.stringify({expression}); }}"
+        "onload = () => { document.title = JSON.stringify([...document.querySelectorAll('iframe')].map("
+        f"f => {{ const d = f.contentDocument; return {expression}; }})); }}"
     )
     source = escape(page.read_text("utf-8"), quote=True)
-    frame.write_text(
-        f'<!doctype html><title></title><iframe style="width:{width}px;height:900px;border:0" srcdoc="{source}">'
-        f"</iframe><script>{script}</script>",
-        "utf-8",
-    )
+    frames = (f'<iframe style="width:{width}px;height:900px;border:0" srcdoc="{source}"></iframe>' for width in widths)
+    frame.write_text(f"<!doctype html><title></title>{''.join(frames)}<script>{script}</script>", "utf-8")
     shown = _run(frame, ["--window-size=1600,1000", "--virtual-time-budget=5000", "--dump-dom"], directory)
     title = re.search(r"<title>(.*?)</title>", shown)
     assert title, shown[:500]
-    return json.loads(title[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">"))
+    values: list[Any] = json.loads(title[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">"))
+    return values
 
 
 def _framed(page: Path, frame: Path, width: int, height: int) -> Path:

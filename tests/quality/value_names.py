@@ -78,8 +78,9 @@ def names_of_sources(tree: Path) -> Iterator[tuple[Path, BoundName]]:
     for root in ("services", "clients"):
         for path in sorted((tree / root).rglob("*.py")):
             if "_pb2" not in path.name:
+                relative = path.relative_to(tree)
                 for name in bound_names(ast.parse(path.read_text())):
-                    yield path.relative_to(tree), name
+                    yield relative, name
 
 
 def main() -> int:

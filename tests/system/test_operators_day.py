@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 import json
 import re
 import socket
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +43,17 @@ SLACK_BYTES = 6 * LINK_MB * MB
 """What a link copies between two readings of the log sizes, which are 5 s apart."""
 SMALL_FETCHES = {"replica.fetch.max.bytes": 32 * 1024, "replica.fetch.response.max.bytes": 64 * 1024}
 """As `check` asks for with such a link."""
-PARTITION_BYTES = 16 * MB
+PARTITION_BYTES = 24 * MB
+"""A move takes longer than the longest comparison, 40 s, until it is told to end fast."""
 SECONDS = 120.0
-"""Deadline of a step: the longest move takes 20 s."""
-AGREE_SECONDS = 10.0
-"""Time in which all views must agree with Kafka. The interval is 30 s, and a cycle takes up to a second."""
+"""Deadline of a step."""
+AGREE_SECONDS, AGREE_READINGS = 10.0, 10
+"""Seconds and readings of everything in which all views must agree with Kafka; a reading takes a second.
+
+It takes several seconds on a busy machine, on which the services need longer, too.
+"""
+CYCLE_SECONDS = 35.0
+"""No difference may last longer on any machine: the interval is 30 s, and a cycle takes up to a second."""
 STATE_TOPIC = "__autothrottle_state"
 EARLIER = "e361e1cb"
 """A version that the upgrade replaces; in a clone without it, the same version."""
@@ -178,13 +185,24 @@ class Day:
     def open_page(self) -> None:
         if self._page is not None:
             self._page.close()
-        self._page = self._stack.enter_context(closing(Page(self._api)))
+        page = self._page = self._stack.enter_context(closing(Page(self._api)))
+        eventually(lambda: {"now", "sides"} <= page.documents.keys(), SECONDS)
 
-    def run(self, program: str, *arguments: str, status: int = 0) -> str:
-        """Run a command of the toolkit; return what it prints."""
+    def run(self, program: str, *arguments: str, again: str = "") -> str:
+        """Run a command of the toolkit; return what it prints.
+
+        Args:
+            program: its name.
+            arguments: its arguments.
+            again: with this advice in its output, the command runs again; "": it runs once.
+        """
         command = [str(Path(sys.executable).with_name(program)), *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        if result.returncode != status or "Traceback" in result.stderr:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            if not again or again not in result.stdout or time.monotonic() >= deadline:
+                break
+        if result.returncode or "Traceback" in result.stderr:
             pytest.fail(f"{program} {' '.join(arguments)}: {result.returncode}\n{result.stdout}\n{result.stderr}")
         return result.stdout
 
@@ -206,7 +224,7 @@ class Day:
         """Let a move end fast, and compare after the end of its throttles."""
         self.throttlectl("set", "100MB/s", "--beyond-capacity", "--autoremove")
         eventually(lambda: not any(name == topic for name, _ in self.cluster.reassigning()), SECONDS)
-        eventually(lambda: not self.is_throttled())
+        eventually(lambda: not self.is_throttled(), SECONDS)
         self.compare()
 
     def is_throttled(self) -> bool:
@@ -214,18 +232,34 @@ class Day:
 
     # What an operator sees
 
-    def compare(self) -> Facts:
+    def compare(self, topics: Set[str] | None = None, rate: int | None = None) -> Facts:
         """Compare all views with Kafka until they agree; return what Kafka says.
 
+        Args:
+            topics: the topics that Kafka must move then; None: any.
+            rate: the only throttle that Kafka must have then, bytes/s; None: any.
+
         Raises:
-            AssertionError: a view differs for longer than a cycle.
+            AssertionError: a view differs for longer than `AGREE_SECONDS` and `AGREE_READINGS`, or than a cycle.
         """
-        deadline = time.monotonic() + AGREE_SECONDS
-        while True:
-            differences, facts = self._differences()
-            if not differences:
-                return facts
-            assert time.monotonic() < deadline, "\n".join(differences)
+        start = time.monotonic()
+        for reading in itertools.count(1):
+            began = time.monotonic() - start
+            try:
+                differences, facts = self._differences()
+            except kafka.errors.KafkaError as error:  # a broker that has just started
+                differences = [f"Kafka cannot be read: {error!r}"]
+            else:
+                if topics is not None and facts.topics != topics:
+                    differences.append(f"Kafka moves {facts.topics}, not {topics}")
+                if rate is not None and set(facts.throttles.values()) != {rate}:
+                    differences.append(f"Kafka has the throttles {facts.throttles}, not {rate}")
+                if not differences:
+                    return facts
+            is_late = began >= AGREE_SECONDS and reading >= AGREE_READINGS
+            if is_late or began >= CYCLE_SECONDS:
+                pytest.fail(f"after {reading} readings in {began:.1f} s:\n" + "\n".join(differences))
+        raise AssertionError("itertools.count ended")
 
     def _differences(self) -> tuple[list[str], Facts]:
         first = facts_of(self.cluster)
@@ -305,23 +339,23 @@ def test_what_autothrottle_shows_all_day_is_what_kafka_says(tmp_path: Path) -> N
         day.open_page()
         day.compare()
 
-        findings = day.run("autothrottle", "check", *day.options)
+        # On a busy machine, it has too few samples of the log sizes at first.
+        findings = day.run("autothrottle", "check", *day.options, again="try again in a few seconds")
         assert not re.findall(r"^(?:WARN|FAIL).*", findings, re.MULTILINE)
 
         # A move by another tool. Its destination waits, so that little is copied before the first throttle.
         cluster.reassign_through_bootstrap({("orders", n): [1001, 1004] for n in range(3)})
         cluster.brokers[1004].freeze()
-        eventually(day.is_throttled)
+        eventually(day.is_throttled, SECONDS)
         cluster.brokers[1004].thaw()
-        assert day.compare().topics == {"orders"}
+        day.compare({"orders"})
         day.finish("orders")
 
         # A move by autothrottle. It is slowed down, and that is undone.
         day.reassign("payments", {n: [1001, 1005] for n in range(3)})
         day.compare()
         day.throttlectl("set", "1MB/s")
-        facts = day.compare()
-        assert (set(facts.throttles.values()), facts.topics) == ({MB}, {"payments"})
+        day.compare({"payments"}, MB)
         day.throttlectl("remove")
         day.compare()
 
@@ -336,9 +370,9 @@ def test_what_autothrottle_shows_all_day_is_what_kafka_says(tmp_path: Path) -> N
         # One move of two is cancelled.
         day.reassign("orders", {n: [1001, 1002] for n in range(3)})
         day.reassign("payments", {n: [1001, 1003] for n in range(3)})
-        assert day.compare().topics == {"orders", "payments"}
+        day.compare({"orders", "payments"})
         day.throttlectl("cancel", "payments")
-        assert day.compare().topics == {"orders"}
+        day.compare({"orders"})
         day.finish("orders")
         replicas = {(topic, state.replicas) for (topic, _), state in cluster.partitions(["orders", "payments"]).items()}
         assert replicas == {("orders", (1001, 1002)), ("payments", (1001, 1005))}
@@ -351,8 +385,8 @@ def test_what_autothrottle_shows_all_day_is_what_kafka_says(tmp_path: Path) -> N
         day.compare()
         day.throttlectl("set", "100MB/s", "--beyond-capacity", "--autoremove")
         eventually(lambda: not any(leader in state.replicas for state in cluster.partitions().values()), SECONDS)
-        eventually(lambda: not day.is_throttled())
-        assert not day.compare().topics
+        eventually(lambda: not day.is_throttled(), SECONDS)
+        day.compare(set())
 
         # An upgrade from an earlier version, in the middle of a move.
         lookup = ["git", "-C", str(ROOT), "cat-file", "-e", f"{EARLIER}^{{commit}}"]
@@ -360,14 +394,15 @@ def test_what_autothrottle_shows_all_day_is_what_kafka_says(tmp_path: Path) -> N
         old = day.start("old", earlier_sources(tmp_path / "earlier", EARLIER) if is_in_clone else {})
         assert stopped(first) == 0
         old.wait_until(lambda: "Leading in term" in old.log.read_text(), SECONDS)
+        day.throttlectl("set", "0.5MB/s")  # so slow that the move outlasts the upgrade on a busy machine
         survivors = sorted(set(BROKERS) - {leader})
         day.reassign("orders", {n: survivors[2:] for n in range(3)})
-        eventually(day.is_throttled)
+        eventually(day.is_throttled, SECONDS)
         new = day.start("new")
         assert stopped(old) == 0
         new.wait_until(lambda: "Leading in term" in new.log.read_text(), SECONDS)
         day.open_page()
-        assert day.compare().topics == {"orders"}
+        day.compare({"orders"})
         day.finish("orders")
 
         # What happened, how good it was, and the end.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity
 from autothrottle_client import AdminClient, QuotaEntity, QuotaValues
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -18,6 +20,9 @@ QUOTAS = {
 }
 
 
+# In each run of `make test`, tests/system/test_yielding_on_kafka.py kills the leader of a recovery with quotas, on real
+# brokers in ZooKeeper mode.
+@pytest.mark.repeat
 def test_a_quota_of_a_recovery_is_restored_although_its_leader_is_killed(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:

@@ -24,10 +24,11 @@ from autothrottle_client import AdminClient, AutothrottleError
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process, run_command, scratch_directory
 from tests.builders import eventually
+from tests.examples import examples
 from tests.system.test_state_in_kafka import DESTINATION, SECONDS, Reassignment, Replicas
 from tests.system.version_matrix import SMALL_FETCHES
 
-OUTAGE_SECONDS = 60
+OUTAGE_SECONDS = examples(30, 60)
 DESCRIPTORS = 1024
 MOST_LOG_LINES = 40
 """Of a process in an outage of a minute: what became unreachable, and each failed cycle, whose waits double."""

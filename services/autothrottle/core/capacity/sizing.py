@@ -249,9 +249,10 @@ def sizing(workload: Workload, instance: InstanceType, shares: UsableShares, goa
         Dimension.PARTITIONS: _ceiling(workload.partitions * workload.replication, shares.partitions),
         Dimension.REPLICATION: workload.replication,
     }
+    # Before the search from 1 broker on: it refuses at once what needs too many brokers for another reason.
+    brokers = _first_that_recovers(max(counts.values()), workload, instance, shares, goal)
     counts[Dimension.RECOVERY] = _first_that_recovers(1, workload, instance, shares, goal)
     # A rack takes a whole number of brokers, so a larger cluster may need longer than a smaller one.
-    brokers = _first_that_recovers(max(counts.values()), workload, instance, shares, goal)
     if brokers > max(counts.values()):
         counts[Dimension.RECOVERY] = brokers
     return Sizing(instance, counts, brokers, recovery_seconds(workload, instance, brokers, goal))

@@ -17,12 +17,13 @@ from autothrottle_lab.simulate.recording import Recording
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
 from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
 from tests.builders import limits, mb
+from tests.examples import examples
 from tests.system.scorer import golden
 from tests.unit.autothrottle.core.scoring.logged_recovery import logged_recovery
 
-LOGGED_SEEDS, UNSEEN_SEEDS = (1, 2, 3), range(4, 10)
+LOGGED_SEEDS, UNSEEN_SEEDS = (1, 2, 3), range(4, 4 + examples(2, 6))
 
-USUAL = [("dull-adaptive", load, len(LOGGED_SEEDS)) for load in ("mild", "restless", "spiky", "falling")]
+USUAL = [("dull-adaptive", load, len(LOGGED_SEEDS)) for load in ("mild", "restless")]
 """(present setting, load, number of logged recoveries) that `make test` plays."""
 
 PRESENT = {
@@ -129,8 +130,9 @@ def test_following_the_advice_is_faster_and_defers_no_more(present: str, load: s
 
 def test_the_gain_under_a_calm_load_is_within_its_interval() -> None:
     present = PRESENT["halved-adaptive"]
-    proposed, (low, high) = advised([played(seed, "calm", present)[0] for seed in LOGGED_SEEDS])
-    before, after = (sum(played(seed, "calm", setting)[1] for seed in LOGGED_SEEDS) for setting in (present, proposed))
+    seeds = LOGGED_SEEDS[: examples(2, 3)]
+    proposed, (low, high) = advised([played(seed, "calm", present)[0] for seed in seeds])
+    before, after = (sum(played(seed, "calm", setting)[1] for seed in seeds) for setting in (present, proposed))
     assert low - 0.01 <= 1 - after / before <= high + 0.01
     assert high - low < 0.1
 

@@ -26,6 +26,7 @@ from autothrottle.core.capacity.sizing import Dimension, InstanceType, UsableSha
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
+from tests.examples import examples
 
 STORAGE, IN, OUT = DIMENSIONS
 
@@ -112,7 +113,7 @@ def test_the_highest_use_is_within_five_percent_of_the_bound(seed: int) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(examples(4, 10)))
 def test_new_pools_are_added_until_all_limits_hold(seed: int) -> None:
     loads, offers = cluster(seed)
     largest = max(fullest(load.amounts, offers[0].amounts).ratio for load in loads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ from tests.system.scorer import golden
 from tests.unit.autothrottle.planner.bench import Bench
 
 POLICIES = [AdaptivePolicy(), HeadroomPolicy(), StaticPolicy(mb(30))]
+NAMES = [policy.name for policy in POLICIES]
 
 
 def same(settings: PlannerSettings) -> PlannerSettings:
@@ -62,9 +63,13 @@ def rates_of(rates: Mapping[int, Mapping[LinkSide, tuple[int, str]]], cycle: int
     return rates.get(cycle, {})
 
 
-def story(policy: Policy) -> MemoryDecisions:
-    """Log a reassignment with ramps, overrides, pauses, missing metrics, a schedule, foreign edits and a new leader."""
-    log = MemoryDecisions()
+@cache
+def story(name: str) -> MemoryDecisions:
+    """Log, once for all tests with this policy, what a controller meets.
+
+    These are a reassignment with ramps, overrides, pauses, missing metrics, a schedule, foreign edits and a new leader.
+    """
+    log, policy = MemoryDecisions(), POLICIES[NAMES.index(name)]
     schedule = parse_schedule("12:10-12:20=50")
     with Bench(decisions=log, policy=policy, schedule=schedule, cleanup_after=1, cleanup_foreign=True) as bench:
         bench.cycle()
@@ -97,8 +102,8 @@ def story(policy: Policy) -> MemoryDecisions:
     return log
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=[policy.name for policy in POLICIES])
-def test_the_version_that_wrote_a_log_decides_the_same_again(policy: Policy) -> None:
+@pytest.mark.parametrize("policy", NAMES)
+def test_the_version_that_wrote_a_log_decides_the_same_again(policy: str) -> None:
     log = story(policy)
     replays, differences = replayed(log)
     assert differences == []
@@ -120,13 +125,26 @@ def assert_decided_again(log: MemoryDecisions) -> None:
     assert sum(replay.summary.decisions for replay in replays) == len(log.decisions)
 
 
-@pytest.mark.parametrize("policy", POLICIES[:2], ids=["adaptive", "headroom"])
-@pytest.mark.parametrize("name", ["restless", "handed-over"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        pytest.param("restless", POLICIES[0], id="restless-adaptive"),
+        pytest.param("restless", POLICIES[1], id="restless-headroom", marks=pytest.mark.repeat),
+        pytest.param("handed-over", POLICIES[0], id="handed-over-adaptive"),
+        pytest.param("handed-over", POLICIES[1], id="handed-over-headroom"),
+    ],
+)
 def test_simulated_recoveries_are_decided_the_same_again(name: str, policy: Policy) -> None:
     assert_decided_again(simulated(golden.SCENARIOS[name], policy))
 
 
-@pytest.mark.parametrize(("policy", "minutes"), [(POLICIES[0], 7), (POLICIES[1], 2)], ids=["adaptive", "headroom"])
+@pytest.mark.parametrize(
+    ("policy", "minutes"),
+    [
+        pytest.param(POLICIES[0], 7, id="adaptive"),
+        pytest.param(POLICIES[1], 2, id="headroom", marks=pytest.mark.repeat),
+    ],
+)
 def test_decisions_on_stale_metrics_are_the_same_again(policy: Policy, minutes: int) -> None:
     """The metrics are minutes old, then missing for ten minutes, and old again."""
     late, outage = timedelta(minutes=minutes), (timedelta(minutes=4), timedelta(minutes=14))
@@ -138,9 +156,9 @@ def test_decisions_on_stale_metrics_are_the_same_again(policy: Policy, minutes: 
     assert all(row.time - row.measured_to >= late for row in measured if row.measured_to is not None)
 
 
-@pytest.mark.parametrize("policy", POLICIES[:2], ids=["adaptive", "headroom"])
+@pytest.mark.parametrize("policy", NAMES[:2])
 def test_a_version_with_another_minimum_differs_exactly_where_the_minimum_applies(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
+    policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decisions after it must not differ: their input is that of the log, and so is what was really written."""
     log = story(policy)
@@ -182,7 +200,7 @@ def test_a_changed_setting_differs_in_every_measured_rate() -> None:
 
 
 def test_a_damaged_record_ends_only_the_rest_of_its_term() -> None:
-    log = story(HeadroomPolicy())
+    log = story("headroom")
     damaged = [
         replace(record, packed=record.packed[: len(record.packed) // 2])
         if (record.term, record.cycle) == (1, 5)
@@ -199,7 +217,9 @@ def test_a_damaged_record_ends_only_the_rest_of_its_term() -> None:
 
 
 def test_a_term_whose_beginning_is_missing_is_compared_after_its_warm_up() -> None:
-    scenario = replace(golden.SCENARIOS["blind"], begin=NOON.replace(hour=23, minute=40), step=timedelta(seconds=1))
+    outage = timedelta(minutes=2), timedelta(minutes=9)
+    begin, step = NOON.replace(hour=23, minute=54), timedelta(seconds=1)
+    scenario = golden.scenario(5, golden.BUDGET * 900, metrics_outage=outage, begin=begin, step=step)
     log = MemoryDecisions()
     VirtualRecovery(scenario, log, "kafka").run()
     second_day = [record for record in log.cycles if record.time.day != NOON.day]
@@ -236,7 +256,7 @@ def test_after_a_bug_a_term_is_compared_again_when_it_has_warmed_up(monkeypatch:
 
 
 def test_a_cycle_in_which_this_version_fails_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = story(HeadroomPolicy())
+    log = story("headroom")
 
     def failing(settings: PlannerSettings, state: ControllerState, observation: CycleObservation) -> CycleDecision:
         if state.term.cycles == 4:
@@ -250,7 +270,7 @@ def test_a_cycle_in_which_this_version_fails_is_a_difference(monkeypatch: pytest
 
 
 def test_records_of_a_newer_version_are_left_out() -> None:
-    log = story(HeadroomPolicy())
+    log = story("headroom")
     newer = [replace(record, schema_version=CYCLE_VERSION + 1) for record in log.cycles]
     replays, differences = replayed(log, records=newer)
     assert differences == []

@@ -372,7 +372,7 @@ def _record(
         reason=outcome.reason,
         sentence="" if outcome.error else _sentence(settings, decision, settled),
         topics=decision.view.to_report.topics,
-        decisions=decision.plan.decisions,
+        decisions=decision.plan.decisions or decision.unwritten,
         outcomes=limited_reasons(settled.outcomes),
         findings=limited_findings(findings),
         error=outcome.error,
@@ -400,7 +400,7 @@ def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settl
         sentence = written_sentence(snapshot, decision.changes, settled.outcomes, remainder)
     if decision.pause is None:
         return sentence
-    return f"paused ({decision.pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
+    return f"paused ({decision.pause.mode.value}): {sentence.replace(_UP_TO_DATE, 'nothing is written')}"
 
 
 _KNOWN_BY = {

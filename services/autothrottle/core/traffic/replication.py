@@ -142,6 +142,7 @@ def _between(count: FlowProgress, start: datetime, end: datetime, is_upper_bound
     """
     total, off, at, copied = 0.0, 0.0, count.at, count.bytes_copied
     beginning = max((mark.at for mark in count.recent if not mark.bytes_copied), default=None)
+    burst_end = beginning + _BEGINNING if is_upper_bound and beginning is not None else start
     first_at = count.recent[0].at if count.recent else at
     gap, most_in_gap = max(first_at - start, timedelta(0)), 0.0
     for old_at, old_copied in reversed(count.recent):  # backwards, because intervals lie in the last minutes
@@ -149,7 +150,7 @@ def _between(count: FlowProgress, start: datetime, end: datetime, is_upper_bound
             if at - old_at > LONGEST_STRETCH:
                 return None
             arrived, span = copied - old_copied, at - old_at
-            is_beginning = is_upper_bound and beginning is not None and old_at < beginning + _BEGINNING
+            is_beginning = old_at < burst_end and start < burst_end
             total += arrived * (1 if is_beginning else (min(end, at) - max(start, old_at)) / span)
             if old_at < start:
                 off += arrived * _deviation((start - old_at) / span)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.texts import excerpt
+from autothrottle.core.texts import excerpt, first_lines
 from autothrottle.core.units import copy_words
 from autothrottle.v1 import placement_pb2
 from autothrottle_client.model import from_message
@@ -159,9 +159,7 @@ def _pool_lines(pool: PoolDifference) -> Iterable[str]:
     if pool.refusals:
         state = "refused"
     yield f"{pool.name}: {pool.total_partitions} partitions: {state}"
-    yield from (f"  {reason}" for reason in pool.refusals[:_SHOWN_REFUSALS])
-    if more := len(pool.refusals[_SHOWN_REFUSALS:]):
-        yield f"  and {more} more reason{'s' * (more > 1)}"
+    yield from (f"  {line}" for line in first_lines(pool.refusals, _SHOWN_REFUSALS, "reason"))
     yield from (f"  {message}" for message in pool.messages)
 
 

@@ -19,6 +19,7 @@ from autothrottle.core.placement.partition_map import PartitionMap, matching_top
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy, steps
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.texts import first_lines
 from autothrottle.placement.forecaster import LimitForecaster
 from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
@@ -63,9 +64,8 @@ class _Planning:
             Invalid: the plan loses replicas, or puts replicas into one rack, and the request does not allow that.
         """
         if plan.refusals:
-            more = len(plan.refusals[_SHOWN_REFUSALS:])
-            rest = [f"and {more} more reason{'s' * (more > 1)}"] if more else []
-            raise Invalid("\n".join(["the plan is refused:", *plan.refusals[:_SHOWN_REFUSALS], *rest]))
+            reasons = first_lines(plan.refusals, _SHOWN_REFUSALS, "reason")
+            raise Invalid("\n".join(["the plan is refused:", *reasons]))
         counts = {"are not in the cluster": self.selection.missing, "have no rack": self.selection.rack_missing}
         warnings = (*plan.warnings, *(f"{count} listed brokers {what}" for what, count in counts.items() if count))
         topics = {partition.topic for partition in self.cluster.partitions}

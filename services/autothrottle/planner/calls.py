@@ -456,7 +456,7 @@ class Observer:
         snapshot = _fetch_in_parts(self._fetch_from_discovery, request)
         isr_partitions = partitions_with_isr(request, snapshot)
         ended, requested = term.moves.ended(snapshot), frozenset(request.partitions)
-        if not isr_partitions | ended <= requested:
+        if not (isr_partitions <= requested and ended <= requested):
             requested = requested | isr_partitions | ended
             request = replace(request, partitions=tuple(sorted(requested)))
             snapshot = _fetch_in_parts(self._fetch_from_discovery, request)

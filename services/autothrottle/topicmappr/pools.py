@@ -25,7 +25,7 @@ from autothrottle.core.capacity.values import plan_messages
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import gigabytes
-from autothrottle.core.texts import escape_unprintable, excerpt
+from autothrottle.core.texts import escape_unprintable, excerpt, first_lines
 from autothrottle.core.units import copy_words
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.topicmappr.map_files import MapFile
@@ -64,9 +64,7 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
     if refusals:
         state = "refused"
     yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
-    yield from (f"  {reason}" for reason in refusals[:_SHOWN_REFUSALS])
-    if more := len(refusals[_SHOWN_REFUSALS:]):
-        yield f"  and {more} more reason{'s' * (more > 1)}"
+    yield from (f"  {line}" for line in first_lines(refusals, _SHOWN_REFUSALS, "reason"))
     for message in plan_messages(plan):
         yield f"  {message}"
     if not refusals:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import Allowances, LeftOut, PauseMode, RunningMove
+from autothrottle.core.texts import first_lines
 from autothrottle.core.units import MAX_INT32
 from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
@@ -538,8 +539,7 @@ def _read_file(name: str) -> ReassignmentFile:
 
 def _problems(refused: Mapping[Partition, str], outcome: str = "") -> list[str]:
     problems = [f"{topic}-{partition}{outcome}: {reason}" for (topic, partition), reason in refused.items()]
-    more = [f"and {len(problems) - _PROBLEMS_SHOWN} more"] if len(problems) > _PROBLEMS_SHOWN else []
-    return [*problems[:_PROBLEMS_SHOWN], *more]
+    return first_lines(problems, _PROBLEMS_SHOWN)
 
 
 def _left_out(reasons: Sequence[LeftOut]) -> list[str]:

@@ -12,7 +12,6 @@ from autothrottle_client.model import ClusterState
 from autothrottle_client.overview import (
     client_load,
     failure_sentences,
-    is_written,
     override_effect_in,
     reason_words,
     rise_of,
@@ -57,8 +56,9 @@ def _lines(state: ClusterState, broker_id: int) -> Iterator[str]:
     if cycle is not None and not decisions and not cycle.error and broker_id not in throttled:
         yield _without_decision(cycle, broker_id)
     throttles = dict(state.current_throttles)
-    for decision in decisions:
-        yield from _decision(decision, throttles.pop((broker_id, decision.role), None))
+    if cycle is not None:
+        for decision in decisions:
+            yield from _decision(cycle, decision, throttles.pop((broker_id, decision.role), None))
     for throttle in throttles.values():
         if throttle.broker_id == broker_id:
             rate = about_rate(throttle.rate_bytes_per_second)
@@ -86,7 +86,7 @@ def _without_decision(cycle: Cycle, broker_id: int) -> str:
     return f"The last cycle decided nothing for broker {broker_id}: it neither sends nor receives a reassignment."
 
 
-def _decision(decision: Decision, throttle: Throttle | None) -> Iterator[str]:
+def _decision(cycle: Cycle, decision: Decision, throttle: Throttle | None) -> Iterator[str]:
     role = f"Broker {decision.broker_id} [{decision.role.value}]"
     verb = "send" if decision.role is ReplicaRole.LEADER else "receive"
     rise = rise_of(throttle)
@@ -94,13 +94,12 @@ def _decision(decision: Decision, throttle: Throttle | None) -> Iterator[str]:
     if throttle is not None:
         may = f"{role} may {verb} {about_rate(throttle.rate_bytes_per_second)} of replication"
     may += f" now, {rise}" if rise else ""
-    may += "" if is_written(decision, throttle) else f"; {unwritten_words(decision)}"
-    yield f"{may}: {reason_words(decision)}."
+    unwritten = unwritten_words(cycle, decision, throttle)
+    yield f"{may}{unwritten and f'; {unwritten}'}: {reason_words(decision)}."
     current = decision.current_rate_bytes_per_second
-    if current is None:
-        yield f"{role} had no throttle before the cycle."
-    elif current != decision.rate_bytes_per_second:
-        yield f"{role} had a throttle of {about_rate(current)} before the cycle."
+    if cycle.pause is None and current != decision.rate_bytes_per_second:
+        had = "no throttle" if current is None else f"a throttle of {about_rate(current)}"
+        yield f"{role} had {had} before the cycle."
     yield from _load(role, decision)
     proposed = decision.headroom_bytes_per_second
     if proposed is not None and proposed != decision.rate_bytes_per_second:

@@ -315,7 +315,7 @@ def _sides(state: ClusterState, paths: Iterable[ReassignmentPath]) -> tuple[Link
     decisions = {(d.broker_id, d.role): d for d in (cycle.decisions if cycle else ())}
     undecided = why_undecided(state)
     return tuple(
-        _side(side, decisions.get(side), replication.get(side), throttles.get(side), undecided)
+        _side(side, cycle, decisions.get(side), replication.get(side), throttles.get(side), undecided)
         for side in sorted({*decisions, *replication, *throttles}, key=_order)
     )
 
@@ -345,15 +345,20 @@ def _sums(values: Iterable[tuple[ReassignmentPath, int | None]]) -> dict[LinkSid
 
 
 def _side(
-    side: LinkSideKey, decision: Decision | None, replication: int | None, throttle: Throttle | None, undecided: str
+    side: LinkSideKey,
+    cycle: Cycle | None,
+    decision: Decision | None,
+    replication: int | None,
+    throttle: Throttle | None,
+    undecided: str,
 ) -> LinkSideOverview:
     broker_id, role = side
     rate = throttle.rate_bytes_per_second if throttle else None
-    if decision is None:
+    if cycle is None or decision is None:
         return LinkSideOverview(broker_id, role, None, None, replication, rate, None, undecided)
     capacity, clients = decision.capacity_bytes_per_second, client_load(decision)
     headroom = None if capacity is None or clients is None else max(capacity - clients - (replication or 0), 0)
-    unwritten = "" if is_written(decision, throttle) else f"{unwritten_words(decision)}: "
+    unwritten = unwritten_words(cycle, decision, throttle)
     return LinkSideOverview(
         broker_id,
         role,
@@ -362,20 +367,19 @@ def _side(
         replication,
         rate,
         headroom,
-        unwritten + reason_words(decision),
+        f"{unwritten}: {reason_words(decision)}" if unwritten else reason_words(decision),
         rise_of(throttle),
     )
 
 
-def is_written(decision: Decision, throttle: Throttle | None) -> bool:
-    """Return whether Kafka has the decided rate, or a ramp raises the throttle to it."""
+def unwritten_words(cycle: Cycle, decision: Decision, throttle: Throttle | None) -> str:
+    """Return why a decided rate is not in Kafka; "": Kafka has it, or a ramp raises the throttle to it."""
     rate = decision.rate_bytes_per_second
-    return throttle is not None and rate in (throttle.rate_bytes_per_second, throttle.target_bytes_per_second)
-
-
-def unwritten_words(decision: Decision) -> str:
-    """Return that a decided rate is not in Kafka: it was refused, or shadow mode writes nothing."""
-    return f"{about_rate(decision.rate_bytes_per_second)} is decided, but not written"
+    if cycle.pause is not None:
+        return f"nothing is written while paused; without the pause {about_rate(rate)}"
+    if throttle is not None and rate in (throttle.rate_bytes_per_second, throttle.target_bytes_per_second):
+        return ""
+    return f"{about_rate(rate)} is decided, but not written{' in shadow mode' * cycle.shadow}"
 
 
 def client_load(decision: Decision) -> int | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autothrottle.core.units import format_size
+from autothrottle.core.units import copy_words
 from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.model import from_message
@@ -57,6 +57,8 @@ class ProposedPlacement:
     """Sentences that need no decision."""
     move_ratio: float = 0.0
     """KIP-73's MoveRatio: the share of the cluster's partitions that have replicas to copy."""
+    unsized_partitions: int = 0
+    """Partitions to copy whose size is unknown, so that `copied_bytes` is a lower bound."""
 
 
 def call_placement(replica: Replica, request: PlacementRequest, seconds: float) -> placement_pb2.PlacementPlan:
@@ -93,8 +95,7 @@ def plan_text(plan: ProposedPlacement) -> str:
     leader spread 1 -> 1, replica spread 2 -> 2
     """
     lines = [f"{topic}-{number} -> {','.join(map(str, to))}" for (topic, number), to in plan.targets.items()]
-    size = format_size(plan.copied_bytes)
-    copies = f"{size} to copy (MoveRatio {plan.move_ratio:.3f})"
+    copies = f"{copy_words(plan.copied_bytes, plan.unsized_partitions)} (MoveRatio {plan.move_ratio:.3f})"
     lines.append(f"{len(plan.targets)} partitions change, {plan.unchanged_partitions} stay; {copies}")
     old, new = plan.before, plan.after
     lines.append(

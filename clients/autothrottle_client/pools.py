@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.texts import excerpt
-from autothrottle.core.units import format_size
+from autothrottle.core.texts import excerpt, first_lines
+from autothrottle.core.units import copy_words
 from autothrottle.v1 import placement_pb2
 from autothrottle_client.model import from_message
 from autothrottle_client.placement import partition_targets
@@ -35,6 +35,8 @@ class PoolDifference:
     """Why the pool cannot be made as its file says."""
     messages: tuple[str, ...] = ()
     """Sentences about the brokers and the plan."""
+    unsized_partitions: int = 0
+    """Partitions to copy whose size is unknown, so that `copied_bytes` is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +155,11 @@ def difference_text(difference: PoolsDifference) -> str:
 def _pool_lines(pool: PoolDifference) -> Iterable[str]:
     state = "waits for lost brokers" if pool.lost_brokers else "as its file says"
     if pool.changed_partitions:
-        state = f"{pool.changed_partitions} change, {format_size(pool.copied_bytes)} to copy"
+        state = f"{pool.changed_partitions} change, {copy_words(pool.copied_bytes, pool.unsized_partitions)}"
     if pool.refusals:
         state = "refused"
     yield f"{pool.name}: {pool.total_partitions} partitions: {state}"
-    yield from (f"  {reason}" for reason in pool.refusals[:_SHOWN_REFUSALS])
-    if more := len(pool.refusals[_SHOWN_REFUSALS:]):
-        yield f"  and {more} more reason{'s' * (more > 1)}"
+    yield from (f"  {line}" for line in first_lines(pool.refusals, _SHOWN_REFUSALS, "reason"))
     yield from (f"  {message}" for message in pool.messages)
 
 

@@ -26,7 +26,7 @@ from autothrottle.core.texts import ip_address_of
 from autothrottle_client.call_metadata import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
 from autothrottle_client.tls import Certificates
-from autothrottle_client.waiting import say_later
+from autothrottle_client.waiting import PATIENCE, SLOW, say_later
 
 Resolve = Callable[[str], Sequence[str]]
 """Resolves `host:port` to a list of `ip:port`; raises OSError if the lookup fails."""
@@ -233,7 +233,8 @@ class Connection:
     options: Sequence[tuple[str, int]] = ()
     """gRPC channel options in addition to `CHANNEL_OPTIONS`."""
     on_silence: Callable[[], None] | None = None
-    """Called once in another thread if the first call has no answer within `waiting.PATIENCE`; None: nothing is."""
+    """Called once in another thread if the first call has no answer within `waiting.PATIENCE`, or within
+    `waiting.SLOW` from a replica that is connected; None: nothing is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -320,6 +321,7 @@ class Replicas:
         self._uses = itertools.count(1)
         self._silence: threading.Timer | None = None
         """Runs from the first call to the first answer."""
+        self._has_answered = threading.Event()
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -342,7 +344,7 @@ class Replicas:
         limit = patience if timeout is None else timeout.total_seconds()
         with self._lock:
             if self._silence is None and self.connection.on_silence and not self._closed.is_set():
-                self._silence = say_later(self.connection.on_silence)
+                self._silence = say_later(self._say_silence, PATIENCE)
         call = _Call(rpc, probe, begin + limit, begin + (min(limit, patience) if probe else limit))
         for failures in itertools.count(1):
             try:
@@ -400,8 +402,8 @@ class Replicas:
         with self._lock:
             self._closed.set()
             replicas = [*self._replicas.values(), *self._in_use]
+        self._end_silence()
         if self._silence:
-            self._silence.cancel()
             self._silence.join()  # otherwise its line might follow the last one of the caller
         self._names.close()
         for replica in replicas:
@@ -510,6 +512,18 @@ class Replicas:
         """Record that a replica answered."""
         with self._lock:
             replica.failures, replica.answered = 0, next(self._uses)
+        self._end_silence()
+
+    def _say_silence(self) -> None:
+        """Report the silence; if a replica is connected, so that it may be computing the answer, only after a time."""
+        with self._lock:
+            channels = [replica.plain for replica in self._in_use]
+        is_slow = any(map(_is_connected, channels)) and self._has_answered.wait((SLOW - PATIENCE).total_seconds())
+        if self.connection.on_silence and not is_slow:
+            self.connection.on_silence()
+
+    def _end_silence(self) -> None:
+        self._has_answered.set()
         if self._silence:
             self._silence.cancel()
 
@@ -662,6 +676,18 @@ class StubClient(ServiceCalls[_Stub]):
     def close(self) -> None:
         """Close the connections; calls in progress end as unavailable. Idempotent."""
         self._replicas.close()
+
+
+def _is_connected(channel: grpc.Channel) -> bool:
+    """Return whether the server has answered on this channel: a call that waits has reached it."""
+    ready = grpc.channel_ready_future(channel)
+    try:
+        ready.result(timeout=0.1)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        ready.cancel()
+    return True
 
 
 def check_health(replica: Replica, seconds: float) -> None:

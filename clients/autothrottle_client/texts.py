@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from autothrottle.core.records import Estimate
-from autothrottle.core.units import format_megabytes, format_size
+from autothrottle.core.units import copy_words, format_megabytes
 from autothrottle_client.errors import Invalid
 from autothrottle_client.model import MAX_RATE_BYTES_PER_SECOND
 
@@ -141,10 +141,11 @@ def estimate_line(estimate: Estimate) -> str:
 
     >>> estimate_line(Estimate(2, 8, 0.25, 1_500_000_000, 0, 90.0))
     '1.50 GB to copy for 2 of 8 partitions (MoveRatio 0.25), in about 1 min 30 s'
+    >>> estimate_line(Estimate(2, 8, 0.25, 0, 2, None))
+    'an unknown size to copy for 2 of 8 partitions (MoveRatio 0.25); the duration is unknown, or it would never end'
     """
-    least = "at least " if estimate.unknown_partitions else ""
     counted = f"{estimate.partitions} of {estimate.total_partitions} partitions (MoveRatio {estimate.move_ratio:.4g})"
-    size = f"{least}{format_size(estimate.bytes_to_copy)} to copy for {counted}"
+    size = f"{copy_words(estimate.bytes_to_copy, estimate.unknown_partitions)} for {counted}"
     if estimate.seconds is None:
         return f"{size}; the duration is unknown, or it would never end"
     return f"{size}, in about {span(estimate.seconds)}"

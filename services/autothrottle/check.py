@@ -169,9 +169,16 @@ def _is_complete(loads: Loads) -> bool:
 
 
 def _without_repeats(readings: Mapping[str, T | Finding]) -> Mapping[str, T | Finding]:
-    """Return the readings without those that failed for the same reason as an earlier one, such as the same server."""
-    names = {(r.value, r.fix): name for name, r in reversed([*readings.items()]) if isinstance(r, Finding)}
-    return {n: r for n, r in readings.items() if not isinstance(r, Finding) or not r.fix or names[r.value, r.fix] == n}
+    """Return the readings without those that failed for the reason of another one, such as the same server.
+
+    A reading may say before the reason what it could not do. The shortest text stays, the first of equal ones.
+    """
+    problems = {name: reading for name, reading in readings.items() if isinstance(reading, Finding) and reading.fix}
+    causes: dict[str, Finding] = {}
+    for name, problem in sorted(problems.items(), key=lambda pair: len(pair[1].value)):
+        if not any(problem.fix == cause.fix and problem.value.endswith(cause.value) for cause in causes.values()):
+            causes[name] = problem
+    return {name: reading for name, reading in readings.items() if name not in problems or name in causes}
 
 
 def _guarded(name: str, judge: Callable[[], Iterable[Finding]]) -> list[Finding]:

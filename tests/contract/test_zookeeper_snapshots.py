@@ -106,6 +106,29 @@ def test_partitions_of_one_topic_may_be_reassigned_in_different_forms(subject: S
     )
 
 
+def test_a_topic_that_waits_for_its_deletion_does_not_move_and_shows_nothing_to_write(subject: Subject) -> None:
+    """Its nodes show the reassignment and its throttles until its last broker returns, perhaps for days.
+
+    Kafka copies nothing any more, and answers that the topic does not exist; so do the views, plans and cancellations.
+    """
+    cluster, client, admin = subject.cluster, subject.cluster.client, subject.cluster.kafka
+    for topic in ("t1", "t2"):
+        cluster.add_topic(topic, {0: [1001, 1002]})
+        cluster.submit_reassignment(topic, {0: [1001, 1003]})
+        cluster.set_config(ConfigResource.topic(topic), {LEADER_REPLICAS: "0:1001"})
+        client.create(
+            cluster.own.ledger_entry(ConfigResource.topic(topic)), format_ledger_entry(ledger_entry()), makepath=True
+        )
+    client.ensure_path(f"{admin.topics_to_delete}/t1")
+    request = SnapshotRequest(replicas_of=(1001,), partitions=(("t1", 0), ("t2", 0)))
+    snapshot = subject.source.fetch_snapshot(request, timeout=TIMEOUT)
+    assert (snapshot.topics, snapshot.problems) == (("t2",), ())
+    assert ([*snapshot.assignments], snapshot.replicas) == ([("t2", 0)], {1001: {"t2": (0,)}})
+    assert [*snapshot.throttles] == [*snapshot.ledger] == [ConfigResource.topic("t2")]
+    client.delete(f"{admin.topics_to_delete}/t1")  # delete.topic.enable=false: Kafka drops the request
+    assert subject.snapshot().topics == ("t1", "t2") and T1 in subject.snapshot().throttles
+
+
 # Events.
 
 

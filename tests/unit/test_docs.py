@@ -280,7 +280,7 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         own, options = own_flags(flags)
         assert own.plot
         interval = configure(read_scenario(ROOT / scenario), options, {}).interval.total_seconds()
-        assert interval == (30 if "--interval" in flags else 60)
+        assert interval == 30
     else:
         assert main([command, "--help"]) == 0
         if command == "state":

@@ -57,22 +57,20 @@ class Estimator:
     """Sleeps for this many seconds."""
     _reading: Lock = field(default_factory=Lock, init=False)
 
-    def estimate(self, targets: Targets, goal: Goal, timeout: timedelta) -> Estimate:
+    def estimate(self, snapshot: Snapshot, targets: Targets, goal: Goal, timeout: timedelta) -> Estimate:
         """Return the estimate of a reassignment, or the rates that a goal needs.
 
         Args:
+            snapshot: the cluster, with the assignments of these partitions.
             targets: target replicas of each partition. Of a partition already moving there, only the bytes left count.
             goal: the share of the capacity or the duration that the operator sets.
             timeout: for the whole estimate, > 0.
 
         Raises:
             Invalid, Missing, Conflict: the reassignment cannot be submitted.
-            Unavailable: the cluster or its log sizes cannot be read in time.
+            Unavailable: its log sizes cannot be read in time.
         """
         deadline = _Deadline(timeout)
-        snapshot = self.snapshots.fetch_snapshot(
-            SnapshotRequest(partitions=targets.keys()), timeout=deadline.remaining()
-        )
         proposal_of_targets = proposal(snapshot, targets)
         in_progress = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, proposal_of_targets.moving))
         proposed = with_proposed(in_progress, proposal_of_targets.start)

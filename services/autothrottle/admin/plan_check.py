@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from autothrottle.core.cluster.configs import ClusterSettings
-from autothrottle.core.cluster.snapshot import SnapshotRequest
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.operators.plan_refusals import (
     PlanCluster,
@@ -42,6 +42,8 @@ class CheckedPlan:
     """Why the other partitions are left out."""
     warnings: tuple[str, ...]
     """What could not be checked, one sentence each."""
+    snapshot: Snapshot
+    """The cluster, with the assignments of all partitions of the plan."""
 
     def require_partitions(self) -> None:
         """Raise an error if the plan has no partition that may be submitted.
@@ -116,7 +118,7 @@ class PlanCheck:
         accepted = without_refused(targets, refused)
         if refused and not allowances.skip_refused:
             raise refusal_error(refused, len(accepted))
-        return CheckedPlan(accepted, refused, tuple(warnings))
+        return CheckedPlan(accepted, refused, tuple(warnings), snapshot)
 
     def _storage(self, broker_ids: frozenset[int], timeout: timedelta) -> StorageMetrics:
         try:

@@ -235,7 +235,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         requested, goal = targets_from_messages(request.partitions), goal_from_message(request)
         plan = self._plan_check.check(requested, SAME_NAMES.from_message(Allowances, request), time_left(context))
         plan.require_partitions()
-        estimate = self._estimator.estimate(plan.targets, goal, time_left(context))
+        estimate = self._estimator.estimate(plan.snapshot, plan.targets, goal, time_left(context))
         estimate = replace(estimate, warnings=(*plan.warnings, *estimate.warnings), left_out=plan.left_out)
         return SAME_NAMES.to_message(admin_pb2.EstimateReassignmentResponse, estimate)
 

@@ -168,7 +168,7 @@ THROTTLE = ExportedMetric(
 THROTTLE_TARGET = ExportedMetric(
     "autothrottle_throttle_target_bytes_per_second",
     "Rate that the last cycle decided; the throttle differs while it rises in steps, if it could not be written, and "
-    "in shadow mode",
+    "in shadow mode; absent while paused",
     _SIDE,
 )
 QUOTA_RATE = ExportedMetric(
@@ -183,12 +183,13 @@ UTILIZATION = ExportedMetric(
 )
 HEADROOM = ExportedMetric(
     "autothrottle_headroom_bytes_per_second",
-    "Share of the link side that the policy gives to replication, also under an override; absent: no metrics",
+    "Share of the link side that the policy gives to replication, also under an override or a pause; absent: no "
+    "metrics",
     _SIDE,
 )
 CLIENT_LOAD = ExportedMetric(
     "autothrottle_client_load_bytes_per_second",
-    "Client load that the policy assumes, also under an override; absent: no metrics, or the policy static",
+    "Client load that the policy assumes, also under an override or a pause; absent: no metrics, or the policy static",
     _SIDE,
 )
 PRODUCE_RATE = ExportedMetric(

@@ -249,7 +249,7 @@ class Cycle:
     topics: tuple[str, ...] = ()
     """The topics in reassignment."""
     decisions: tuple[Decision, ...] = ()
-    """Ordered by broker and role."""
+    """Ordered by broker and role. While paused they have measurements, and the rates that are not written."""
     outcomes: tuple[Outcome, ...] = ()
     """One for each resource with a change."""
     findings: tuple[str, ...] = ()
@@ -261,7 +261,7 @@ class Cycle:
     eta: datetime | None = None
     """When the last byte is copied at the rate of the last minutes, UTC; None: unknown."""
     pause: Pause | None = None
-    """The pause that prevented any decision; None: not paused."""
+    """The pause, in which no rate is written; None: not paused."""
     shadow: bool = False
     """Whether it ran in shadow mode, which writes nothing: the sentence describes the changes it would have made."""
     foreign_throttles: tuple[ForeignThrottle, ...] = ()
@@ -299,7 +299,7 @@ def override_effect(
     if cycle.shadow:
         return "sets no throttle, because autothrottle runs in shadow mode"
     if broker_id is not None:
-        is_throttled = any(decision.broker_id == broker_id for decision in cycle.decisions)
+        is_throttled = cycle.pause is None and any(decision.broker_id == broker_id for decision in cycle.decisions)
         return "acts now" if is_throttled else f"acts in the next cycle, if broker {broker_id} is registered"
     if cycle.topics or catches_up:
         return "acts now"

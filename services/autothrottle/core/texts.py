@@ -49,6 +49,17 @@ def excerpt(items: Sequence[object], most: int, separator: str = ", ") -> str:
     return separator.join(map(str, items[:most])) + more
 
 
+def first_lines(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
+    """Return the first lines and, if there are more, a line with their number.
+
+    >>> first_lines(["a", "b", "c"], 1, "reason"), first_lines(["a", "b"], 1), first_lines(["a"], 1)
+    (['a', 'and 2 more reasons'], ['a', 'and 1 more'], ['a'])
+    """
+    more = len(lines) - most
+    plural = f" {noun}{'s' * (more > 1)}" if noun else ""
+    return [*lines[:most], *([f"and {more} more{plural}"] if more > 0 else [])]
+
+
 _PEER = re.compile(r"(?:ipv[46]:)?(.*?)(?::[0-9]+)?")
 """An address as gRPC or a gateway names it; its host is the first group."""
 

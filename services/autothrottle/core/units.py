@@ -48,6 +48,21 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes / GIGABYTE:.2f} GB" if size_bytes >= GIGABYTE else f"{size_bytes / MEGABYTE:.2f} MB"
 
 
+def copy_words(size_bytes: int, unsized_partitions: int = 0) -> str:
+    """Return what is to copy, in words: sizes that are unknown do not count as 0 bytes.
+
+    Args:
+        size_bytes: bytes to copy of the partitions whose size is known, >= 0.
+        unsized_partitions: partitions to copy whose size is unknown, >= 0.
+
+    >>> copy_words(5_000_000), copy_words(5_000_000, 2), copy_words(0, 2)
+    ('5.00 MB to copy', 'at least 5.00 MB to copy', 'an unknown size to copy')
+    """
+    if unsized_partitions and not size_bytes:
+        return "an unknown size to copy"
+    return f"{'at least ' if unsized_partitions else ''}{format_size(size_bytes)} to copy"
+
+
 def format_megabytes(rate: BytesPerSecond) -> str:
     """Return a rate or a size as a number of MB, exact and as short as possible.
 

@@ -11,6 +11,7 @@ from autothrottle.core.capacity.forecasts import LimitForecast
 from autothrottle.core.capacity.packing import pools_state
 from autothrottle.core.capacity.pools import PoolMembers, Pools, pool_plans
 from autothrottle.core.capacity.sizing import capacity_plan
+from autothrottle.core.capacity.values import unsized_notes
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
 from autothrottle.core.placement.leadership import leadership_evacuation
@@ -18,6 +19,7 @@ from autothrottle.core.placement.partition_map import PartitionMap, matching_top
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy, steps
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.texts import first_lines
 from autothrottle.placement.forecaster import LimitForecaster
 from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
@@ -50,6 +52,8 @@ class _Planning:
     partitions: PartitionMap
     """Those of the scope's topics."""
     selection: BrokerSelection
+    why_unsized: str
+    """Why partition sizes are unknown."""
 
     def message(
         self, plan: PlacementPlan, notes: Sequence[str] = (), maps: Sequence[PartitionMap] = ()
@@ -60,15 +64,14 @@ class _Planning:
             Invalid: the plan loses replicas, or puts replicas into one rack, and the request does not allow that.
         """
         if plan.refusals:
-            more = len(plan.refusals[_SHOWN_REFUSALS:])
-            rest = [f"and {more} more reason{'s' * (more > 1)}"] if more else []
-            raise Invalid("\n".join(["the plan is refused:", *plan.refusals[:_SHOWN_REFUSALS], *rest]))
+            reasons = first_lines(plan.refusals, _SHOWN_REFUSALS, "reason")
+            raise Invalid("\n".join(["the plan is refused:", *reasons]))
         counts = {"are not in the cluster": self.selection.missing, "have no rack": self.selection.rack_missing}
         warnings = (*plan.warnings, *(f"{count} listed brokers {what}" for what, count in counts.items() if count))
         topics = {partition.topic for partition in self.cluster.partitions}
         patterns = (("topics", self.scope.topics), ("topics_exclude", self.scope.topics_exclude))
         unmatched = [text for field, names in patterns for text in _unmatched(field, names, topics)]
-        all_notes = (*plan.notes, *notes, *unmatched)
+        all_notes = (*plan.notes, *notes, *unmatched, *unsized_notes(plan, self.why_unsized))
         return plan_to_message(plan, len(self.cluster.partitions), warnings, all_notes, maps)
 
 
@@ -125,7 +128,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def PlanPools(
         self, request: placement_pb2.PlanPoolsRequest, context: grpc.ServicerContext
     ) -> placement_pb2.PlanPoolsResponse:
-        pools, members, cluster = self._fetch_pools(context, with_metrics=False)
+        pools, members, cluster, why_unsized = self._fetch_pools(context, with_metrics=False)
         plans = pool_plans(
             pools,
             members,
@@ -134,12 +137,12 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             repair_lost=request.repair_lost,
             allow_fewer_racks=request.allow_fewer_racks,
         )
-        return plans_to_message(plans, self._pools_warnings())
+        return plans_to_message(plans, self._pools_warnings(), why_unsized)
 
     def GetPoolStatus(
         self, request: placement_pb2.GetPoolStatusRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetPoolStatusResponse:
-        pools, members, cluster = self._fetch_pools(context, with_metrics=True)
+        pools, members, cluster, _ = self._fetch_pools(context, with_metrics=True)
         state = pools_state(pools, members, cluster.partitions, cluster.storage_totals, rates={})
         warnings = self._pools_warnings()
         forecasts: Sequence[LimitForecast] = ()
@@ -167,8 +170,8 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
 
     def _fetch_pools(
         self, context: grpc.ServicerContext, with_metrics: bool
-    ) -> tuple[Pools, PoolMembers, PlacementCluster]:
-        """Return the pools of the server's file, their members and the cluster.
+    ) -> tuple[Pools, PoolMembers, PlacementCluster, str]:
+        """Return the pools of the server's file, their members, the cluster, and why partition sizes are unknown.
 
         Raises:
             Missing: the server has no pools file.
@@ -178,9 +181,9 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             raise Missing("the server has no pools file. Fix: start admin with --pools=pools.toml")
         pools, source = self.pools.current()
         cluster = self._cluster.fetch_cluster(time_left(context)).complete()
-        cluster = self._with_storage(cluster, context, with_metrics or pools.need_storage or None)
+        cluster, why_unsized = self._with_storage(cluster, context, with_metrics or pools.need_storage or None)
         try:
-            return pools, members_of(pools, source, cluster), cluster
+            return pools, members_of(pools, source, cluster), cluster, why_unsized
         except InvalidConfiguration as error:
             raise Invalid(f"the server's pools file: {'; '.join(error.problems)}") from None
 
@@ -201,21 +204,24 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude, compile_pattern))
         if not topics:
             raise Missing(f"no topic matches {', '.join(scope.topics)[:200]}; the cluster has {len(names)} topics")
-        cluster = self._with_storage(cluster, context, with_metrics)
+        cluster, why_unsized = self._with_storage(cluster, context, with_metrics)
         partitions = tuple(partition for partition in cluster.partitions if partition.topic in topics)
-        return _Planning(scope, cluster, partitions, select_brokers(partitions, broker_ids, cluster.brokers))
+        selection = select_brokers(partitions, broker_ids, cluster.brokers)
+        return _Planning(scope, cluster, partitions, selection, why_unsized)
 
     def _with_storage(
         self, cluster: PlacementCluster, context: grpc.ServicerContext, with_metrics: bool | None
-    ) -> PlacementCluster:
-        """Return the cluster with sizes and free storage; `with_metrics` None: if there are any."""
-        if with_metrics is not False:
-            try:
-                return cluster.with_storage(self._metrics.fetch_storage_metrics(time_left(context)))
-            except AutothrottleError:
-                if with_metrics:
-                    raise
-        return cluster
+    ) -> tuple[PlacementCluster, str]:
+        """Return the cluster with storage, and why sizes are unknown; `with_metrics` None: storage if there is any."""
+        if with_metrics is False:
+            return cluster, "the plan does not need them; `throttlectl estimate` reads them"
+        try:
+            metrics = self._metrics.fetch_storage_metrics(time_left(context))
+        except AutothrottleError as error:
+            if with_metrics:
+                raise
+            return cluster, str(error)
+        return cluster.with_storage(metrics), "the storage metrics lack them"
 
 
 def _unmatched(field: str, patterns: Sequence[str], topics: Collection[str]) -> list[str]:

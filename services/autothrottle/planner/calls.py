@@ -396,14 +396,14 @@ class Observer:
         if sources.error is not None:
             snapshot = sources.error
         else:
-            pause = sources.latest.pause
             snapshot_request = needed(term, sources.latest, request, self.now())
             entities = quotas_needed(term.quotas, term.ledger, sources.latest, self.clock())
-            are_clients_due = pause is None and term.quotas.yields.is_reading_due(sources.latest.rules, self.clock())
+            is_due = term.quotas.yields.is_reading_due(sources.latest.rules, self.clock())
             with ThreadPoolExecutor(2, "quotas") as executor:
                 fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))
+                are_clients_due = is_due and sources.latest.pause is None
                 reading = self._begin(executor, self._fetch_clients) if are_clients_due else None
-                reading_cluster, loads = self._read(term, snapshot_request, pause is not None, scheduled, newest_event)
+                reading_cluster, loads = self._read(term, snapshot_request, scheduled, newest_event)
                 snapshot, isr_partitions, ended_partitions = reading_cluster
                 with self.watchdog.waiting("reading quotas", CLUSTER_TIMEOUT):
                     quotas = None if fetching is None else fetching.result()
@@ -425,13 +425,13 @@ class Observer:
         )
 
     def _read(
-        self, term: TermState, snapshot_request: SnapshotRequest, is_paused: bool, scheduled: bool, newest_event: int
+        self, term: TermState, snapshot_request: SnapshotRequest, scheduled: bool, newest_event: int
     ) -> tuple[_ClusterReading, KnownLoads | None]:
-        """Read the cluster and, if they are due, the loads at the same time. A paused cycle does not use the loads."""
+        """Read the cluster and, if they are due, the loads at the same time."""
         are_due = scheduled or term.loads.are_due(self.clock(), self.settings.metrics_window)
         cluster: _ClusterReading
         with ThreadPoolExecutor(1, "loads") as executor:
-            fetching = self._begin(executor, self._fetch_loads) if are_due and not is_paused else None
+            fetching = self._begin(executor, self._fetch_loads) if are_due else None
             try:
                 with self.dependencies.tracer.span("discovery"):
                     cluster = self._fetch_snapshot(term, snapshot_request, newest_event)
@@ -440,10 +440,9 @@ class Observer:
             if fetching is not None:
                 with self.watchdog.waiting("reading loads", LONGEST_METRICS_WAIT):
                     return cluster, fetching.result()
-        if not is_paused:
-            with self.dependencies.tracer.span("metrics") as span:
-                if term.loads.error:
-                    span.fail(term.loads.error)
+        with self.dependencies.tracer.span("metrics") as span:
+            if term.loads.error:
+                span.fail(term.loads.error)
         return cluster, None
 
     def _fetch_snapshot(self, term: TermState, snapshot_request: SnapshotRequest, newest_event: int) -> _ClusterReading:
@@ -457,7 +456,7 @@ class Observer:
         snapshot = _fetch_in_parts(self._fetch_from_discovery, request)
         isr_partitions = partitions_with_isr(request, snapshot)
         ended, requested = term.moves.ended(snapshot), frozenset(request.partitions)
-        if not isr_partitions | ended <= requested:
+        if not (isr_partitions <= requested and ended <= requested):
             requested = requested | isr_partitions | ended
             request = replace(request, partitions=tuple(sorted(requested)))
             snapshot = _fetch_in_parts(self._fetch_from_discovery, request)

@@ -47,7 +47,7 @@ from autothrottle.core.records import (
     Submission,
     Throttle,
 )
-from autothrottle.core.texts import capitalized, no_end_words
+from autothrottle.core.texts import capitalized, first_lines, no_end_words
 from autothrottle.core.throttles.changes import Applied, Change, RampState
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.core.throttles.plan import Plan
@@ -372,7 +372,7 @@ def _record(
         reason=outcome.reason,
         sentence="" if outcome.error else _sentence(settings, decision, settled),
         topics=decision.view.to_report.topics,
-        decisions=decision.plan.decisions,
+        decisions=decision.plan.decisions or decision.unwritten,
         outcomes=limited_reasons(settled.outcomes),
         findings=limited_findings(findings),
         error=outcome.error,
@@ -400,7 +400,7 @@ def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settl
         sentence = written_sentence(snapshot, decision.changes, settled.outcomes, remainder)
     if decision.pause is None:
         return sentence
-    return f"paused ({decision.pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
+    return f"paused ({decision.pause.mode.value}): {sentence.replace(_UP_TO_DATE, 'nothing is written')}"
 
 
 _KNOWN_BY = {
@@ -767,9 +767,8 @@ def foreign_line(foreign: Mapping[ConfigResource, Mapping[str, str]], cleanup: b
 
 def foreign_event(foreign: Sequence[ForeignThrottle], cleanup: bool) -> Event:
     """Return the event that reports new or changed foreign throttles."""
-    shown = [f"{throttle.resource}, {throttle.key}: {throttle.value}" for throttle in foreign[:_FOREIGN_SHOWN]]
-    more = [f"and {len(foreign) - _FOREIGN_SHOWN} more"] if len(foreign) > _FOREIGN_SHOWN else []
-    text = "\n".join([_FOREIGN_FOUND, *shown, *more, _cleanup_policy(cleanup)])
+    lines = [f"{throttle.resource}, {throttle.key}: {throttle.value}" for throttle in foreign]
+    text = "\n".join([_FOREIGN_FOUND, *first_lines(lines, _FOREIGN_SHOWN), _cleanup_policy(cleanup)])
     return Event("Foreign throttles found", text)
 
 

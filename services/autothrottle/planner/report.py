@@ -310,7 +310,7 @@ def _of_brokers(last: CycleReport, now: datetime, pools: Mapping[int, str]) -> I
 def _of_side(decision: Decision, last: CycleReport) -> Iterator[tuple[ExportedMetric, float | None]]:
     """The values of a link side; None: unknown."""
     load, role = last.decision.loads.brokers.get(decision.broker_id), decision.role
-    yield exported.THROTTLE_TARGET, decision.rate_bytes_per_second
+    yield exported.THROTTLE_TARGET, decision.rate_bytes_per_second if last.record.pause is None else None
     quota_rate = last.decision.loads.quota_rates.get((decision.broker_id, role))
     yield exported.QUOTA_RATE, quota_rate.rate if quota_rate else None
     yield exported.CAPACITY, load.capacity.of(role) if load else None

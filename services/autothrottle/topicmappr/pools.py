@@ -25,7 +25,8 @@ from autothrottle.core.capacity.values import plan_messages
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import gigabytes
-from autothrottle.core.texts import escape_unprintable, excerpt
+from autothrottle.core.texts import escape_unprintable, excerpt, first_lines
+from autothrottle.core.units import copy_words
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.topicmappr.map_files import MapFile
 from autothrottle.topicmappr.report import change_line, table
@@ -58,16 +59,12 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
     topics = len({entry.topic for entry in plan.plan.new_map})
     state = "waits for lost brokers" if plan.lost else "as its file says"
     if changed:
-        is_known = all(entry.size is not None for entry in plan.changed)
-        size = gigabytes(plan.plan.copied_bytes) if is_known else "an unknown size"
-        state = f"{changed} change, {size} to copy"
+        state = f"{changed} change, {copy_words(plan.plan.copied_bytes, plan.plan.unsized_partitions)}"
     refusals = plan.plan.refusals
     if refusals:
         state = "refused"
     yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
-    yield from (f"  {reason}" for reason in refusals[:_SHOWN_REFUSALS])
-    if more := len(refusals[_SHOWN_REFUSALS:]):
-        yield f"  and {more} more reason{'s' * (more > 1)}"
+    yield from (f"  {line}" for line in first_lines(refusals, _SHOWN_REFUSALS, "reason"))
     for message in plan_messages(plan):
         yield f"  {message}"
     if not refusals:

@@ -94,14 +94,14 @@ def _rebalance_blocks(options: RebalanceCommandOptions | ScaleCommandOptions, re
     yield _section("Reassignment parameters:", _parameters(options, plan))
     for source, moves in groupby(plan.relocations, lambda relocation: relocation.source):
         rows = [
-            f"[{_gibibytes(partition.size or 0)}] {partition.topic} p{partition.partition} -> {destination}"
+            f"[{_gibibytes(partition.size)}] {partition.topic} p{partition.partition} -> {destination}"
             for partition, _, destination in moves
         ]
         yield _section(f"Broker {source} relocations planned:", rows)
     if not plan.relocations:
         yield _section("Relocations planned:", [_NONE])
-    volume = sum(relocation.partition.size or 0 for relocation in plan.relocations)
-    yield f"Total relocation volume: {_gibibytes(volume)}"
+    sizes = [relocation.partition.size for relocation in plan.relocations]
+    yield f"Total relocation volume: {_volume(sum(size or 0 for size in sizes), sizes.count(None))}"
 
 
 def _targeted(options: RebalanceCommandOptions | ScaleCommandOptions) -> str:
@@ -121,7 +121,8 @@ def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: Pl
         yield f"Broker free storage limits (with a {plan.tolerance:.2%} tolerance from mean):"
         yield f"  Sources limited to <= {_gibibytes(spread.mean * (1 + plan.tolerance))}"
         yield f"  Destinations limited to >= {_gibibytes(spread.mean * (1 - plan.tolerance))}"
-    yield f"Bytes to copy: {_gibibytes(plan.copied_bytes)} (equal storage needs {_gibibytes(plan.bound_bytes)})"
+    volume = _volume(plan.copied_bytes, plan.unsized_partitions)
+    yield f"Bytes to copy: {volume} (equal storage needs {_gibibytes(plan.bound_bytes)})"
 
 
 def _changes(options: PlanningOptions, plan: PlacementPlan) -> Iterator[str]:
@@ -205,8 +206,15 @@ def _spread(spread: StorageSpread) -> str:
     return "n/a" if spread.range_spread is None else f"{spread.range_spread:.2%}"
 
 
-def _gibibytes(size: float) -> str:
-    return f"{size / GIBIBYTE:.2f}GiB"
+def _gibibytes(size: float | None) -> str:
+    return "unknown size" if size is None else f"{size / GIBIBYTE:.2f}GiB"
+
+
+def _volume(size: int, unsized: int) -> str:
+    """Return a sum of sizes, of which some may be unknown."""
+    if unsized and not size:
+        return "unknown"
+    return f"at least {_gibibytes(size)}" if unsized else _gibibytes(size)
 
 
 def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[str, Any]:
@@ -217,6 +225,7 @@ def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[
         "changes": changed,
         "unchanged_partitions": len(plan.old_map) - len(changed),
         "copied_bytes": plan.copied_bytes,
+        "unsized_partitions": plan.unsized_partitions,
         "bound_bytes": plan.bound_bytes,
         "move_ratio": result.move_ratio,
         "before": _statistics_value(plan.old_statistics),

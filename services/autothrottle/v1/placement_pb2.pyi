@@ -408,6 +408,7 @@ class PlacementPlan(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     MOVE_RATIO_FIELD_NUMBER: _builtins.int
+    UNSIZED_PARTITIONS_FIELD_NUMBER: _builtins.int
     unchanged_partitions: _builtins.int
     """Number of partitions of the topics that stay unchanged."""
     copied_bytes: _builtins.int
@@ -416,6 +417,8 @@ class PlacementPlan(_message.Message):
     """The least bytes that must be copied to make free storage equal; 0 if free storage is unknown."""
     move_ratio: _builtins.float
     """KIP-73's MoveRatio: the share of the cluster's partitions that have replicas to copy, in [0, 1]."""
+    unsized_partitions: _builtins.int
+    """Number of partitions to copy whose size is unknown, so that copied_bytes is a lower bound; a note says why."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """The new replicas of each partition that changes, ordered by topic and partition."""
@@ -453,10 +456,11 @@ class PlacementPlan(_message.Message):
         steps: _abc.Iterable[Global___PlacementStep] | None = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
         move_ratio: _builtins.float = ...,
+        unsized_partitions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "bound_bytes", b"bound_bytes", "copied_bytes", b"copied_bytes", "move_ratio", b"move_ratio", "notes", b"notes", "partitions", b"partitions", "steps", b"steps", "unchanged_partitions", b"unchanged_partitions", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "bound_bytes", b"bound_bytes", "copied_bytes", b"copied_bytes", "move_ratio", b"move_ratio", "notes", b"notes", "partitions", b"partitions", "steps", b"steps", "unchanged_partitions", b"unchanged_partitions", "unsized_partitions", b"unsized_partitions", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -615,6 +619,7 @@ class PoolDifference(_message.Message):
     LOST_BROKERS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    UNSIZED_PARTITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the pool."""
     owner: _builtins.str
@@ -625,6 +630,8 @@ class PoolDifference(_message.Message):
     """Number of those that change."""
     copied_bytes: _builtins.int
     """Bytes that brokers have to copy; partitions of unknown size count as 0."""
+    unsized_partitions: _builtins.int
+    """Number of partitions to copy whose size is unknown, so that copied_bytes is a lower bound; a message says why."""
     @_builtins.property
     def lost_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Brokers that are not in the cluster, and whose replicas stay without repair_lost."""
@@ -648,10 +655,11 @@ class PoolDifference(_message.Message):
         lost_brokers: _abc.Iterable[_builtins.int] | None = ...,
         refusals: _abc.Iterable[_builtins.str] | None = ...,
         messages: _abc.Iterable[_builtins.str] | None = ...,
+        unsized_partitions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_partitions", b"changed_partitions", "copied_bytes", b"copied_bytes", "lost_brokers", b"lost_brokers", "messages", b"messages", "name", b"name", "owner", b"owner", "refusals", b"refusals", "total_partitions", b"total_partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_partitions", b"changed_partitions", "copied_bytes", b"copied_bytes", "lost_brokers", b"lost_brokers", "messages", b"messages", "name", b"name", "owner", b"owner", "refusals", b"refusals", "total_partitions", b"total_partitions", "unsized_partitions", b"unsized_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

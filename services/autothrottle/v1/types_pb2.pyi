@@ -690,7 +690,7 @@ class Cycle(_message.Message):
 
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
-        """The decided rates, by broker and role."""
+        """The decided rates, by broker and role. While paused they have measurements, and the rates that are not written."""
 
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Outcome]:
@@ -706,7 +706,7 @@ class Cycle(_message.Message):
 
     @_builtins.property
     def pause(self) -> Global___Pause:
-        """The pause that kept the cycle from deciding anything. Absent: not paused."""
+        """The pause, in which no rate is written. Absent: not paused."""
 
     @_builtins.property
     def foreign_throttles(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForeignThrottle]:

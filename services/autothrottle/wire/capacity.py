@@ -44,8 +44,10 @@ _LOSSES = {
 }
 
 
-def plans_to_message(plans: PoolPlans, warnings: Sequence[str]) -> placement_pb2.PlanPoolsResponse:
-    """Convert what differs between pools and the cluster."""
+def plans_to_message(
+    plans: PoolPlans, warnings: Sequence[str], why_unsized: str = ""
+) -> placement_pb2.PlanPoolsResponse:
+    """Convert what differs between pools and the cluster, and why partition sizes are unknown."""
     return placement_pb2.PlanPoolsResponse(
         drift=plans.has_drift,
         pools=(
@@ -57,7 +59,8 @@ def plans_to_message(plans: PoolPlans, warnings: Sequence[str]) -> placement_pb2
                 copied_bytes=plan.plan.copied_bytes,
                 lost_brokers=plan.lost,
                 refusals=plan.plan.refusals,
-                messages=plan_messages(plan),
+                messages=plan_messages(plan, why_unsized),
+                unsized_partitions=plan.plan.unsized_partitions,
             )
             for plan in plans.plans
         ),

@@ -107,6 +107,7 @@ def plan_to_message(
         warnings=warnings,
         notes=notes,
         move_ratio=move_ratio(plan.partitions_to_copy, total_partitions),
+        unsized_partitions=plan.unsized_partitions,
         steps=(placement_pb2.PlacementStep(partitions=_targets(part)) for part in parts if part),
     )
 

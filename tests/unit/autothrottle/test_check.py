@@ -81,6 +81,16 @@ def test_two_sources_that_fail_for_one_reason_are_one_finding() -> None:
     assert warnings(checked) == [("state store", "no server answers")]
 
 
+def test_sources_that_say_what_they_could_not_do_have_one_cause() -> None:
+    """Without a reachable Kafka, three lines named one cause, each after another beginning."""
+
+    def fail(*_: object) -> Any:
+        raise Unavailable("the state topic s cannot be read: no server answers; check --zk-addr")
+
+    checked = replace(sources(), cluster=fail, snapshots=refuse, permissions={"state store": fail})
+    assert warnings(checked) == [("Kafka, throttles", "no server answers")]
+
+
 def test_source_that_hangs_is_one_finding_after_the_limit() -> None:
     """A metrics source that accepted the connection and never answered would block a check for ever."""
     released = threading.Event()

@@ -115,6 +115,22 @@ def test_throttles_without_a_decision_are_shown_during_a_pause() -> None:
     assert line in explanation(paused, 1006)
 
 
+def test_a_pause_shows_the_measurements_and_that_nothing_is_written() -> None:
+    """All of them were unknown while paused. The rate in Kafka is the throttle, whatever would be decided."""
+    pause = Pause(PauseMode.KEEP, "anna", NOON)
+    paused = state(replace(IN_KAFKA, pause=pause, throttles=(Throttle(1001, ReplicaRole.LEADER, mb(5)),)), pause=pause)
+    leader, _, follower = seen(paused).sides
+    assert (leader.capacity, leader.clients, leader.headroom, leader.throttle) == (mb(100), mb(20), mb(60), mb(5))
+    assert (follower.clients, follower.headroom, follower.throttle) == (mb(11), mb(69), None)
+    words = "nothing is written while paused; without the pause {}MB/s: the policy's rate"
+    assert leader.reason.startswith(words.format(60)) and follower.reason.startswith(words.format(34))
+    text = "\n".join(explanation(paused, 1001))
+    assert f"Broker 1001 [leader] may send 5MB/s of replication; {words.format(60)}" in text
+    assert "the link has a capacity of 100MB/s, and clients use 20MB/s" in text and "before the cycle" not in text
+    row = next(line for line in state_text(paused).splitlines() if line.startswith("1001"))
+    assert row.split()[:6] == ["1001", "leader", "5MB/s", "60MB/s,", "not", "written"] and "20MB/s" in row
+
+
 def test_a_throttle_of_zero_limits_without_an_end() -> None:
     stopped = replace(FOLLOWER, rate_bytes_per_second=0, reason=Reason.OVER_CAPACITY)
     words = seen(state(replace(CYCLE, decisions=(LEADER, stopped)))).limited_by

@@ -130,6 +130,32 @@ def connect(stack: ExitStack) -> Open:
     return start
 
 
+# Silence.
+
+
+def test_a_connected_replica_is_silent_only_after_a_longer_time(
+    serve: Serve, connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each `throttlectl estimate` said that it waits for admin, which measures the growth of logs for 2 s."""
+    monkeypatch.setattr("autothrottle_client.replicas.PATIENCE", timedelta(0))
+    said, server = threading.Event(), serve("slow")
+    server.may_answer.clear()
+    replicas = connect(server.address, on_silence=said.set)
+    answering = threading.Timer(0.3, server.may_answer.set)
+    answering.start()
+    assert answers(replicas) == ["slow"]
+    answering.join()
+    replicas.close()
+    assert not said.is_set()
+    monkeypatch.setattr("autothrottle_client.replicas.SLOW", timedelta(seconds=0.1))
+    server.may_answer.clear()
+    with ThreadPoolExecutor(1) as executor:
+        answer = executor.submit(answers, connect(server.address, on_silence=said.set))
+        assert said.wait(30), "an answer that takes too long has its line"
+        server.may_answer.set()
+        assert answer.result() == ["slow"]
+
+
 # Rotation and failover.
 
 

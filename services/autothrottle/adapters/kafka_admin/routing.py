@@ -216,7 +216,8 @@ class Routing:
     def _no_answer_error(self, connections: Connections, answers: Mapping[Node, Any]) -> AutothrottleError:
         """Why no broker answered."""
         silent = {node: answer for node, answer in answers.items() if isinstance(answer, NoResponse)}
-        problems = [self._problem(connections, node, answer) for node, answer in silent.items()]
+        in_order = sorted(silent, key=connections.name)  # kafka-python shuffles them; all callers name the same one
+        problems = [self._problem(connections, node, silent[node]) for node in in_order]
         problem = _first_problem(problems)
         if problem is not None and (isinstance(problem, Invalid) or len(problems) == 1):
             return problem

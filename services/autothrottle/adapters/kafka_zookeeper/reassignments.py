@@ -372,6 +372,9 @@ class ReassignmentNodes:
         self._shared, self._shared_ids = SharedValues(), SharedIds()
         self._targets: dict[str, dict[int, tuple[int, ...]]] = {}
         self._reassigning: dict[str, _Reassigning] = {}
+        self.deleting: frozenset[str] = frozenset()
+        """The topics that wait for their deletion, for example until a broker returns. For Kafka they do not exist: it
+        copies nothing, and refuses to reassign them and to cancel, although their nodes still show a reassignment."""
         self._touched: set[str] = set()
         self.current: dict[str, TopicReassignment] = {}
         """Topic -> its reassignment, as last assembled."""
@@ -394,6 +397,13 @@ class ReassignmentNodes:
         for topic in touched:
             self._absorb_reassignments(topic)
         self._touched |= touched
+
+    def absorb_deleting(self, topics: Iterable[str]) -> None:
+        """Take the topics that wait for their deletion now."""
+        before, self.deleting = self.deleting, frozenset(topics)
+        for topic in before ^ self.deleting:
+            self._absorb_reassignments(topic)
+            self._touched.add(topic)
 
     def _absorb_targets(self, path: str) -> set[str]:
         parsed = self._nodes.value(path, parse_reassignments)
@@ -451,6 +461,8 @@ class ReassignmentNodes:
 
     def _with_targets(self, topic: str) -> _Reassigning:
         """The partitions in the topic's node and in the list of reassignments."""
+        if topic in self.deleting:
+            return _Reassigning()
         known, targets = self._topics.get(topic), self._targets.get(topic, {})
         own = known.reassigning if known else _Reassigning()
         if targets.keys() <= frozenset(own.partitions):
@@ -508,7 +520,11 @@ class ReassignmentNodes:
     # Where partitions are.
 
     def has(self, row: TopicPartition) -> bool:
-        return row[0] in self._topics and _index(self._topics[row[0]].partitions, row[1]) is not None
+        return (
+            row[0] in self._topics
+            and row[0] not in self.deleting
+            and _index(self._topics[row[0]].partitions, row[1]) is not None
+        )
 
     def assignment(self, row: TopicPartition, state: StateNode) -> Assignment:
         """Return the current replicas of an existing partition and its reassignment."""
@@ -527,7 +543,7 @@ class ReassignmentNodes:
 
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
         """Return broker -> topic -> its partitions on that broker. Any thread may call this."""
-        topics = list(self._topics.items()) if broker_ids else []
+        topics = [pair for pair in list(self._topics.items()) if pair[0] not in self.deleting] if broker_ids else []
         return replicas_on(
             broker_ids, ((topic, zip(known.partitions, known.replicas, strict=True)) for topic, known in topics)
         )

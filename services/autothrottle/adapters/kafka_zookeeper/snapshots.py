@@ -142,7 +142,8 @@ class ZooKeeperSnapshots:
         self._partial: Snapshot | None = None
         """The part of a long read that callers may have while the rest is being read; None: no long read runs."""
         self._mirror.track(
-            (Part.CHILDREN, path) for path in (kafka.broker_ids, kafka.topics, *self._throttle_configs.parents)
+            (Part.CHILDREN, path)
+            for path in (kafka.broker_ids, kafka.topics, kafka.topics_to_delete, *self._throttle_configs.parents)
         )
         self._mirror.track([(Part.DATA, kafka.reassign_partitions)])
         self._dirty.set()
@@ -280,6 +281,9 @@ class ZooKeeperSnapshots:
         for part, path in nodes:
             if path == self._kafka.broker_ids:
                 continue
+            if path == self._kafka.topics_to_delete:
+                self._reassignments.absorb_deleting(self._mirror.children(path))
+                continue
             for child in self._mirror.track_children(path) if part is Part.CHILDREN else [path]:
                 if child == self._kafka.reassign_partitions or child.startswith(self._kafka.topics + "/"):
                     changed.add(child)
@@ -305,17 +309,24 @@ class ZooKeeperSnapshots:
         return frozenset(b for b in ids if b is not None)
 
     def _snapshot(self, version: int, reassignments: tuple[TopicReassignment, ...]) -> Snapshot:
-        unreadable = dict(self._throttle_configs.unreadable())
+        configs, deleting = self._throttle_configs, self._reassignments.deleting
+        # Nothing may be written to a topic that waits for its deletion: a config written after it would outlive it.
+        hidden = frozenset(map(ConfigResource.topic, deleting))
+        throttles = {resource: keys for resource, keys in configs.throttles.items() if resource not in hidden}
+        ledger = {resource: entry for resource, entry in configs.ledger.items() if resource not in hidden}
+        unreadable = dict(configs.unreadable())
         own = {problem.path for problem in unreadable.values()}
         problems = {**self._nodes.problems, **self._states.problems}
         return Snapshot(
             version=version,
             brokers=self._brokers(),
             reassignments=reassignments,
-            throttles=dict(self._throttle_configs.throttles),
-            default_throttles=self._throttle_configs.default_throttles,
-            ledger=dict(self._throttle_configs.ledger),
-            unreadable_configs=unreadable,
+            throttles=throttles,
+            default_throttles=configs.default_throttles,
+            ledger=ledger,
+            unreadable_configs={
+                resource: problem for resource, problem in unreadable.items() if resource not in hidden
+            },
             problems=tuple(self._of_topic(p) for path, p in sorted(problems.items()) if path not in own),
             progress=self._progress.progress if self._progress else None,
         )

@@ -28,6 +28,7 @@ def plans_value(plans: PoolPlans) -> dict[str, Any]:
                 "partitions": len(plan.plan.new_map),
                 "changes": change_values(plan.plan),
                 "copied_bytes": plan.plan.copied_bytes,
+                "unsized_partitions": plan.plan.unsized_partitions,
                 "lost_brokers": list(plan.lost),
                 "refusals": list(plan.plan.refusals),
                 "messages": list(plan_messages(plan)),
@@ -38,8 +39,13 @@ def plans_value(plans: PoolPlans) -> dict[str, Any]:
     }
 
 
-def plan_messages(plan: PoolPlan) -> Iterator[str]:
-    """Return sentences for the operator about the plan of a pool."""
+def plan_messages(plan: PoolPlan, why_unsized: str = "") -> Iterator[str]:
+    """Return sentences for the operator about the plan of a pool.
+
+    Args:
+        plan: the plan.
+        why_unsized: why partition sizes are unknown; "": it is not known.
+    """
     if plan.lost:
         yield (
             f"Brokers {', '.join(map(str, plan.lost))} are not in the cluster, and their replicas stay. Fix: wait for "
@@ -49,8 +55,17 @@ def plan_messages(plan: PoolPlan) -> Iterator[str]:
     for affinity in plan.plan.affinities:
         yield f"Substitution affinity: {affinity.leaving} -> {affinity.substitute}"
     yield from plan.notes
+    yield from unsized_notes(plan.plan, why_unsized)
     yield from (f"WARN: {refusal.reason}" for refusal in _cuts(plan.plan))
     yield from (f"WARN: {warning}" for warning in plan.plan.warnings if warning not in plan.plan.refusals)
+
+
+def unsized_notes(plan: PlacementPlan, why: str) -> Iterator[str]:
+    """Yield why the size of a plan's copies is unknown, or only a lower bound; nothing if all sizes are known."""
+    if count := plan.unsized_partitions:
+        is_one = count == 1
+        which = "size of 1 partition" if is_one else f"sizes of {count} partitions"
+        yield f"The {which} to copy {'is' if is_one else 'are'} unknown{why and f': {why}'}"
 
 
 def _cuts(plan: PlacementPlan) -> Iterator[PlanRefusal]:
@@ -65,7 +80,7 @@ def _cuts(plan: PlacementPlan) -> Iterator[PlanRefusal]:
 
 
 def change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
-    """Return the changed partitions of a plan."""
+    """Return the changed partitions of a plan, with the bytes to copy; None: unknown."""
     return [
         {
             "topic": old.topic,
@@ -73,11 +88,16 @@ def change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
             "before": list(old.replicas),
             "after": list(new.replicas),
             "notes": list(notes),
-            "bytes": (old.size or 0) * len(set(new.replicas) - set(old.replicas)),
+            "bytes": _copied_bytes(old.size, len(set(new.replicas) - set(old.replicas))),
         }
         for old, new, notes in changes(plan.old_map, plan.new_map)
         if old.replicas != new.replicas
     ]
+
+
+def _copied_bytes(size: int | None, copies: int) -> int | None:
+    """Return the bytes that copies of a partition need; None: its size is unknown."""
+    return 0 if not copies else None if size is None else size * copies
 
 
 def status_rows(state: PoolsState) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from autothrottle.core.operators.sources import Overrides, ScheduleWindow
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.quotas.keys import TemporaryQuota
-from autothrottle.core.records import CatchUp, Outcome, OutcomeStatus, Pause, Submission
+from autothrottle.core.records import CatchUp, Decision, Outcome, OutcomeStatus, Pause, Submission
 from autothrottle.core.throttles.changes import Applied, Change, RampState
 from autothrottle.core.throttles.ownership import ForeignThrottles
 from autothrottle.core.throttles.plan import Plan
@@ -153,6 +153,8 @@ class CycleDecision:
     window: ScheduleWindow | None = None
     """The schedule's window at this time; also None if no rates were decided."""
     plan: Plan = Plan()  # noqa: RUF009 (frozen)
+    unwritten: tuple[Decision, ...] = ()
+    """While paused: the rates that would be written otherwise, with their measurements."""
     ramp: RampState = RampState()  # noqa: RUF009 (frozen)
     """The ramps that continue once the changes are written."""
     changes: tuple[Change, ...] = ()

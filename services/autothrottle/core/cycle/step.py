@@ -230,6 +230,7 @@ def _with_throttles(
         limits=throttles.limits,
         window=throttles.window,
         plan=throttles.plan,
+        unwritten=throttles.unwritten,
         ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle),
         changes=() if settings.shadow else total.changes,
         would=total.changes if settings.shadow else (),

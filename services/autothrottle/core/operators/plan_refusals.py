@@ -18,7 +18,7 @@ from autothrottle.core.cluster.flows import LinkTraffic
 from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, Snapshot, TopicPartition, named
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
 from autothrottle.core.records import STRICT, Allowances, LeftOut
-from autothrottle.core.texts import escape_unprintable, excerpt
+from autothrottle.core.texts import escape_unprintable, excerpt, first_lines
 
 _SHOWN_PARTITIONS = 3
 """Number of partitions that a line names; `PlanRefusal.partitions` has all of them."""
@@ -224,9 +224,7 @@ def refusal_error(refused: Sequence[PlanRefusal], others: int) -> AutothrottleEr
         refused: at least one.
         others: number of partitions of the plan that are not refused and could be submitted without these; 0: none.
     """
-    lines = [refusal.reason for refusal in refused[:_SHOWN_LINES]]
-    if more := len(refused) - len(lines):
-        lines.append(f"and {more} more reason{'s' * (more > 1)}")
+    lines = first_lines([refusal.reason for refusal in refused], _SHOWN_LINES, "reason")
     if len(lines) > 1:
         count = len({row for refusal in refused for row in refusal.partitions})
         lines.insert(0, f"{count} {'partitions are' if count > 1 else 'partition is'} refused:")

@@ -295,8 +295,17 @@ class PlacementPlan:
     @property
     def partitions_to_copy(self) -> int:
         """The number of partitions with replicas to copy."""
+        return len(self._to_copy)
+
+    @property
+    def unsized_partitions(self) -> int:
+        """The number of partitions with replicas to copy whose size is unknown."""
+        return sum(old.size is None for old in self._to_copy)
+
+    @property
+    def _to_copy(self) -> PartitionMap:
         pairs = zip(self.old_map, self.new_map, strict=True)
-        return sum(not set(old.replicas).issuperset(new.replicas) for old, new in pairs)
+        return tuple(old for old, new in pairs if not set(old.replicas).issuperset(new.replicas))
 
 
 class ReplicaReason(NamedTuple):

@@ -192,7 +192,7 @@ def cycle_id(cluster: str, record: Cycle) -> str:
 
 
 def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: str) -> tuple[DecisionRecord, ...]:
-    """Return the records of a cycle's decisions, in their order.
+    """Return the records of a cycle's decisions, in their order; none while paused, since nothing was decided then.
 
     Args:
         cycle: the cycle.
@@ -204,7 +204,7 @@ def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: s
     replication = Replication(cycle.copied.progress or Progress(), unknown, is_upper_bound=True)
     return tuple(
         _decision_record(cycle, settings, reassignment_id, decision, outcomes, replication)
-        for decision in cycle.record.decisions
+        for decision in (cycle.record.decisions if cycle.record.pause is None else ())
     )
 
 

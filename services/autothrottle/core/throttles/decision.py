@@ -10,7 +10,7 @@ from autothrottle.core.cycle.decision import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
 from autothrottle.core.operators.sources import ScheduleWindow
 from autothrottle.core.policy.interface import Limits, PolicyObservation
-from autothrottle.core.records import PauseMode
+from autothrottle.core.records import Decision, PauseMode
 from autothrottle.core.texts import id_ranges, without_numbers
 from autothrottle.core.throttles import guards
 from autothrottle.core.throttles.changes import (
@@ -51,6 +51,8 @@ class ThrottleDecision:
     """Topics whose replica lists are stale because of a pause."""
     stalled: tuple[str, ...] = ()
     """New stalls, one sentence each."""
+    unwritten: tuple[Decision, ...] = ()
+    """While paused: the rates that would be written otherwise, with their measurements."""
 
 
 def decide_throttles(
@@ -66,10 +68,12 @@ def decide_throttles(
         was_withdrawn: whether a submission has ended of which Kafka has certainly accepted nothing.
     """
     observed = _observed(state, cycle, was_withdrawn)
-    if cycle.sources.pause is not None:
-        decided, throttles = observed, _paused(settings, cycle)
+    decided, throttles = _planned(settings, observed, cycle)
+    if cycle.sources.pause is None:
+        throttles = _with_changes(cycle, throttles, pace)
     else:
-        decided, throttles = _planned(settings, observed, cycle, pace)
+        # Missing metrics count only while throttles depend on them.
+        decided, throttles = replace(decided, failures=observed.failures), _paused(settings, cycle, throttles)
     snapshot, reading = cycle.view.to_throttle, cycle.observation.settings
     participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
     broker_settings = reading.settings if reading.complete_for == participating else None
@@ -146,20 +150,23 @@ def _by_problem(problems: Mapping[int, str]) -> Iterator[str]:
         yield first if len(broker_ids) == 1 else f"{listed}, such as {first}"
 
 
-def _paused(settings: PlannerSettings, cycle: CycleInput) -> ThrottleDecision:
-    """Keep the current throttles, or remove ours, depending on the pause's mode."""
+def _paused(settings: PlannerSettings, cycle: CycleInput, planned: ThrottleDecision) -> ThrottleDecision:
+    """Keep the current throttles, or remove ours, depending on the pause's mode. Of the plan only report the rates."""
     pause, snapshot = cycle.sources.pause, cycle.view.to_throttle
     assert pause is not None
+    findings = _load_findings(cycle, _without_load(settings, cycle))
+    paused = ThrottleDecision(Contribution(findings=findings), loads=planned.loads, unwritten=planned.plan.decisions)
     if pause.mode is PauseMode.KEEP:
-        return ThrottleDecision(stale=stale_lists(snapshot, cycle.overrides, settings.limits.keep_throttles))
+        return replace(paused, stale=stale_lists(snapshot, cycle.overrides, settings.limits.keep_throttles))
     change_set = release_of_ours(snapshot, cycle.at, cycle.fence, cycle.number)
-    return ThrottleDecision(_contribution(cycle, change_set), invalid_lists=change_set.invalid_lists)
+    contribution = _contribution(cycle, change_set, findings)
+    return replace(paused, contribution=contribution, invalid_lists=change_set.invalid_lists)
 
 
 def _planned(
-    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput, pace: Pace | None
+    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput
 ) -> tuple[ThrottleState, ThrottleDecision]:
-    """Decide the rates and the replica lists, apply the guards, and compute the changes."""
+    """Decide the rates and the replica lists, and apply the guards."""
     at, snapshot, observation = cycle.at, cycle.view.to_throttle, cycle.observation
     window = settings.schedule.window(at)
     limits = settings.limits if window is None else window.limits(settings.limits)
@@ -169,12 +176,18 @@ def _planned(
     guard_state, guarded = planned_state.guards.observe(cycle.view.snapshot.progress).apply(
         unguarded, snapshot, limits, exempt, settings.finish_by, window is not None, at
     )
-    change_set = changes(guarded.plan, snapshot, at, cycle.fence, cycle.number, pace)
     findings = (*_load_findings(cycle, without_load), *guarded.findings)
-    contribution = _contribution(cycle, change_set, findings, _schedule_wake_ups(settings, cycle))
+    contribution = Contribution(findings=findings, wake_ups=_schedule_wake_ups(settings, cycle))
     return replace(planned_state, guards=guard_state), ThrottleDecision(
-        contribution, guarded.plan, cycle.loads.loads, limits, window, change_set.invalid_lists
+        contribution, guarded.plan, cycle.loads.loads, limits, window
     )
+
+
+def _with_changes(cycle: CycleInput, planned: ThrottleDecision, pace: Pace | None) -> ThrottleDecision:
+    """Add the changes that the plan needs."""
+    change_set = changes(planned.plan, cycle.view.to_throttle, cycle.at, cycle.fence, cycle.number, pace)
+    contribution = _contribution(cycle, change_set, planned.contribution.findings, planned.contribution.wake_ups)
+    return replace(planned, contribution=contribution, invalid_lists=change_set.invalid_lists)
 
 
 def _plan(

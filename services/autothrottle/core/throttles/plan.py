@@ -164,6 +164,8 @@ def plan(
         _overridden(snapshot, overrides, capacities, side, without_overrides.get(side)) for side in by_operator
     ]
     decisions = [*fixed.values(), *measured.values(), *operators]
+    if snapshot.brokers:
+        decisions = [d if d.broker_id in snapshot.brokers else _without_measurements(d) for d in decisions]
     return Plan(
         decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
         replicas=_replica_lists(snapshot, overridden),
@@ -293,6 +295,19 @@ def _overridden(
     unmeasured = Decision(broker_id, role, rate, reason, snapshot.rates.get(side))
     limited = override.rate if rate < override.rate else None
     return replace(measured or unmeasured, rate_bytes_per_second=rate, reason=reason, override_bytes_per_second=limited)
+
+
+def _without_measurements(decision: Decision) -> Decision:
+    """Return the decision of a broker that is down: its last load is from before, and it serves no clients now."""
+    return replace(
+        decision,
+        headroom_bytes_per_second=None,
+        utilization_bytes_per_second=None,
+        capacity_bytes_per_second=None,
+        client_bytes_per_second=None,
+        client_age_seconds=None,
+        basis=decision.basis if decision.basis is Basis.STATIC else None,
+    )
 
 
 def is_small_change(previous: BytesPerSecond | None, rate: BytesPerSecond, threshold: float) -> bool:

@@ -141,7 +141,8 @@ def _between(count: FlowProgress, start: datetime, end: datetime, is_upper_bound
     first count may also be a little younger than the interval's start.
     """
     total, off, at, copied = 0.0, 0.0, count.at, count.bytes_copied
-    beginning = max((mark.at for mark in count.recent if not mark.bytes_copied), default=None)
+    beginnings = (mark.at for mark in count.recent if not mark.bytes_copied) if is_upper_bound else ()
+    burst_end = max(beginnings, default=start - _BEGINNING) + _BEGINNING
     first_at = count.recent[0].at if count.recent else at
     gap, most_in_gap = max(first_at - start, timedelta(0)), 0.0
     for old_at, old_copied in reversed(count.recent):  # backwards, because intervals lie in the last minutes
@@ -149,7 +150,7 @@ def _between(count: FlowProgress, start: datetime, end: datetime, is_upper_bound
             if at - old_at > LONGEST_STRETCH:
                 return None
             arrived, span = copied - old_copied, at - old_at
-            is_beginning = is_upper_bound and beginning is not None and old_at < beginning + _BEGINNING
+            is_beginning = old_at < burst_end and start < burst_end
             total += arrived * (1 if is_beginning else (min(end, at) - max(start, old_at)) / span)
             if old_at < start:
                 off += arrived * _deviation((start - old_at) / span)
@@ -173,9 +174,11 @@ def _after_beginnings(counts: Iterable[FlowProgress], start: datetime, until: da
     """
     total = 0.0
     for count in counts:
+        if not (count.bytes_left and count.recent) or count.recent[0].bytes_copied:
+            continue
         marks = (*count.recent, CopiedMark(count.at, count.bytes_copied))
         begun = next((at for at, copied in marks if copied), None)
-        if begun is None or begun <= start or marks[0].bytes_copied or not count.bytes_left:
+        if begun is None or begun <= start:
             continue
         if not marks[-2].bytes_copied:
             return None

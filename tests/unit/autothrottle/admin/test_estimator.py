@@ -13,12 +13,16 @@ import pytest
 
 from autothrottle.adapters.grpc import DiscoveryClient
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.admin.estimator import Estimator
 from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.snapshot import SnapshotRequest
 from autothrottle.core.errors import Invalid as InvalidHere
 from autothrottle.core.forecast.eta import Goal
+from autothrottle.core.operators.submission import Targets
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
+from autothrottle.core.records import Estimate
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1.discovery_pb2_grpc import add_DiscoveryServiceServicer_to_server
@@ -135,6 +139,13 @@ def test_other_reassignments_on_the_same_links_give_a_warning(services: InProces
     assert admin.estimate_reassignment(own).warnings == ()
 
 
+def estimate(estimator: Estimator, targets: Targets) -> Estimate:
+    snapshot = estimator.snapshots.fetch_snapshot(
+        SnapshotRequest(partitions=targets.keys()), timeout=timedelta(seconds=30)
+    )
+    return estimator.estimate(snapshot, targets, Goal(), timedelta(seconds=30))
+
+
 def test_an_estimate_uses_the_configured_policy(services: InProcessServices) -> None:
     now = datetime.now(UTC)
     metrics = MemoryMetrics(
@@ -143,7 +154,7 @@ def test_an_estimate_uses_the_configured_policy(services: InProcessServices) -> 
 
     def rates(policy: Policy) -> list[int | None]:
         estimator = replace(services.estimator, policy=policy, loads=metrics)
-        found = estimator.estimate({("t", 0): (1001, 1003)}, Goal(), timedelta(seconds=30))
+        found = estimate(estimator, {("t", 0): (1001, 1003)})
         return [side.rate_bytes_per_second for side in found.sides]
 
     services.cluster.tell_progress()
@@ -218,7 +229,7 @@ def test_discovery_without_bootstrap_servers_refuses_at_once(services: InProcess
         estimator = replace(services.estimator, sizes=one)
         stopwatch = Stopwatch()
         with pytest.raises(InvalidHere, match=r"^log sizes are unknown: .* set --bootstrap-servers$"):
-            estimator.estimate({("t", 0): (1001, 1003)}, Goal(), timedelta(seconds=30))
+            estimate(estimator, {("t", 0): (1001, 1003)})
         with pytest.raises(InvalidHere, match=r"^broker settings are unknown: .* set --bootstrap-servers$"):
             one.fetch_settings([1001], ["t"], timedelta(seconds=30))
         assert stopwatch.seconds < AT_ONCE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,26 @@ def test_a_lost_rack_is_refused_and_then_allowed(front: Front, method: str) -> N
     allowed = ask(front, method, **request, allowFewerRacks=True)
     assert len(targets(allowed)) == 4
     assert "4 of 4 partitions would have two replicas in one rack" in allowed.json["plan"]["warnings"][0]
-    assert (allowed.json["plan"]["notes"], allowed.json["plan"]["moveRatio"]) == (["topics 'u.*' matches no topic"], 1)
+    note, sizes = allowed.json["plan"]["notes"]
+    assert (note, allowed.json["plan"]["moveRatio"]) == ("topics 'u.*' matches no topic", 1)
+    assert sizes.startswith("The sizes of 4 partitions to copy are unknown: ")
+
+
+@pytest.mark.parametrize("sizes", [{}, {("t", 0): GB}])
+def test_unknown_sizes_are_not_0_bytes_to_copy(
+    front: Front, capsys: pytest.CaptureFixture[str], sizes: dict[tuple[str, int], int]
+) -> None:
+    """Partitions of unknown size counted as 0: "0.00 MB to copy" for a plan that copies everything."""
+    front.services.storage.metrics = replace(STORAGE, sizes=sizes)
+    plan = ask(front, "decommission", scope={"topics": ["t"]}, leaving=[1002]).json["plan"]
+    assert plan["unsizedPartitions"] == 4 - len(sizes)
+    assert throttlectl(front, "plan", "decommission", "--leaving", "1002", "--topics", "t") == 0
+    out = capsys.readouterr().out
+    assert f"{'at least 1.07 GB' if sizes else 'an unknown size'} to copy (MoveRatio" in out
+    assert f"note: The sizes of {4 - len(sizes)} partitions to copy are unknown: the storage metrics lack them\n" in out
+    front.services.storage.metrics = None
+    (note,) = ask(front, "decommission", scope={"topics": ["t"]}, leaving=[1002]).json["plan"]["notes"]
+    assert note.startswith("The sizes of 4 partitions to copy are unknown: no sample is stored; run metricsfetcher")
 
 
 def test_throttlectl_allows_fewer_racks(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,5 +245,6 @@ def test_throttlectl_allows_fewer_racks(front: Front, capsys: pytest.CaptureFixt
     assert throttlectl(front, *arguments) == 2
     assert "allow-fewer-racks" in capsys.readouterr().err
     assert throttlectl(front, *arguments, "--allow-fewer-racks") == 0
-    assert "to copy (MoveRatio 1.000)\n" in (out := capsys.readouterr().out)
+    assert "an unknown size to copy (MoveRatio 1.000)\n" in (out := capsys.readouterr().out)
+    assert "note: The sizes of 4 partitions to copy are unknown: the plan does not need them; `throttlectl " in out
     assert "note: topics 'u{1,2}' matches no topic\n" in out

@@ -10,6 +10,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.operators.sources import StoredOverride
+from autothrottle.core.records import Pause, PauseMode
 from autothrottle.core.traffic.loads import Utilization
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
@@ -158,6 +159,13 @@ def test_an_override_and_a_pause_are_exported(bench: Bench) -> None:
     assert metrics["throttle_bytes_per_second"]["1003", "follower", ""] == mb(20)
     assert metrics["headroom_bytes_per_second"]["1003", "follower", ""] == mb(81), "measured under an override, too"
     assert metrics["capacity_bytes_per_second"]["1003", "follower", ""] == mb(100)
+    bench.pauses.set_pause(Pause(PauseMode.KEEP))
+    bench.cycle()
+    metrics = exported(bench)
+    assert metrics["paused"] == {(): 1} and "throttle_target_bytes_per_second" not in metrics
+    assert metrics["throttle_bytes_per_second"]["1003", "follower", ""] == mb(20)
+    assert metrics["client_load_bytes_per_second"]["1003", "follower", ""] == mb(10), "measured as without the pause"
+    assert metrics["headroom_bytes_per_second"]["1003", "follower", ""] == mb(81)
 
 
 def test_failures_count_the_cycles_without_metrics(bench: Bench) -> None:

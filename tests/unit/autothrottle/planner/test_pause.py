@@ -10,6 +10,9 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict
 from autothrottle.core.operators.sources import StoredOverride
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
 from autothrottle.core.records import Pause, PauseMode, Reason
 from autothrottle.planner.loop import SPACING
 from autothrottle.ports.kafka import Term
@@ -39,9 +42,46 @@ def test_a_paused_planner_keeps_throttles_when_the_client_load_changes(bench: Be
     bench.pauses.set_pause(KEEP)
     bench.set_load(1001, outbound=60)
     cycle = bench.cycle()
-    assert (cycle.pause, cycle.decisions, cycle.outcomes, cycle.findings) == (KEEP, (), (), ())
-    assert cycle.sentence == "paused (keep): 1 topics in reassignment"
+    assert (cycle.pause, cycle.outcomes, cycle.findings) == (KEEP, (), ())
+    assert cycle.sentence == "paused (keep): 1 topics in reassignment; nothing is written"
     assert (bench.rates(), len(bench.cluster.writes)) == (RATES, written)
+
+
+@pytest.mark.parametrize("pause", [KEEP, CLEAR])
+@pytest.mark.parametrize("policy", [HeadroomPolicy(), AdaptivePolicy()], ids=["headroom", "adaptive"])
+def test_clients_capacity_and_headroom_are_measured_during_a_pause_as_without_it(pause: Pause, policy: Policy) -> None:
+    """They were "unknown" while paused, just when an operator wants to see clients recover.
+
+    The views, REST and the metrics read the cycle, so it must have the same measurements, and the rates in Kafka.
+    """
+    with Bench(policy=policy) as running, Bench(policy=policy) as paused:
+        begin_throttled_reassignment(running), begin_throttled_reassignment(paused)
+        paused.pauses.set_pause(pause)
+        for bench in (running, paused):
+            bench.set_load(1001, outbound=40)
+        measured, cycle = running.cycle(), paused.cycle()
+        assert cycle.decisions[0].client_bytes_per_second == mb(40)
+        assert [(d.capacity_bytes_per_second, d.client_bytes_per_second) for d in cycle.decisions] == [
+            (d.capacity_bytes_per_second, d.client_bytes_per_second) for d in measured.decisions
+        ]
+        assert [d.headroom_bytes_per_second for d in cycle.decisions] == [
+            d.headroom_bytes_per_second for d in measured.decisions
+        ]
+        in_kafka = {(t.broker_id, t.role.value): t.rate_bytes_per_second / mb(1) for t in cycle.throttles}
+        assert in_kafka == paused.rates() == (RATES if pause is KEEP else {})
+
+
+def test_the_first_rate_after_a_pause_follows_from_the_load_during_it() -> None:
+    """Loads were not read while paused, so the first rate followed from the load before the pause."""
+    with Bench() as bench:
+        begin_throttled_reassignment(bench)
+        bench.pauses.set_pause(KEEP)
+        bench.set_load(1001, outbound=60)
+        bench.cycle()
+        bench.metrics.unavailable(True)
+        bench.pauses.remove_pause()
+        bench.cycle("paused or resumed")
+        assert bench.rate(1001, LEADER) == 36
 
 
 def test_a_paused_planner_keeps_replica_lists_and_reports_stale_ones(bench: Bench) -> None:
@@ -91,7 +131,7 @@ def test_clear_removes_our_throttles_during_a_reassignment_and_resume_sets_them_
     cycle = bench.cycle("paused or resumed")
     assert bench.is_clean()
     assert cycle.sentence == "paused (clear): 1 topics in reassignment; 3 of 3 changes written"
-    assert bench.cycle().sentence == "paused (clear): 1 topics in reassignment"
+    assert bench.cycle().sentence == "paused (clear): 1 topics in reassignment; nothing is written"
     bench.pauses.remove_pause()
     bench.cycle("paused or resumed")
     assert (bench.rates(), bench.lists()) == (RATES, EXACT)
@@ -156,11 +196,11 @@ def test_an_autoremove_override_whose_reassignment_ends_while_paused_is_removed_
 def test_missing_metrics_while_paused_do_not_count_as_failures(bench: Bench) -> None:
     begin_throttled_reassignment(bench)
     bench.pauses.set_pause(KEEP)
-    reads = bench.metrics.reads
     bench.metrics.unavailable(True)
     for _ in range(5):
-        bench.cycle()
-    assert bench.metrics.reads == reads
+        cycle = bench.cycle()
+        assert {(d.reason, d.client_bytes_per_second) for d in cycle.decisions} == {(Reason.KEPT, None)}
+        assert len(cycle.findings) == 1
     bench.pauses.remove_pause()
     assert {d.reason for d in bench.cycle().decisions} == {Reason.KEPT}
 

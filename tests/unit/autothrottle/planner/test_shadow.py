@@ -110,6 +110,6 @@ def test_shadow_mode_clears_nothing_when_paused(bench: Bench) -> None:
     bench.begin_reassignment()
     bench.pauses.set_pause(Pause(PauseMode.CLEAR))
     cycle = bench.cycle()
-    assert cycle.pause is not None and cycle.decisions == ()
-    assert cycle.sentence == "paused (clear): shadow: 1 topics in reassignment"
+    assert cycle.pause is not None and cycle.outcomes == ()
+    assert cycle.sentence == "paused (clear): shadow: 1 topics in reassignment; nothing is written"
     assert bench.cluster.writes == []

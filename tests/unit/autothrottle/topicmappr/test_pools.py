@@ -136,6 +136,7 @@ def test_partitions_without_a_size_have_no_bytes_to_copy(directory: Directory, c
     pool = '[pools.a]\ntopics = ["latency_testing"]\nbrokers = [1006, 1007, 1008, 1009]\n'
     _, output, _ = directory.apply(pool, "--check")
     assert "4 change, an unknown size to copy" in output
+    assert "The sizes of 4 partitions to copy are unknown" in output
 
 
 def test_a_pool_that_is_refused_leaves_the_others_alone(

@@ -405,7 +405,7 @@ def test_configuration_file_and_environment_override_the_scenario(tmp_path: Path
         0.7,
     )
     plain = virtual_scenario(read, configure(read, [], {})).settings
-    assert (plain.policy.name, plain.interval.total_seconds(), plain.limits.max_tx_ratio) == ("adaptive", 60, 0.9)
+    assert (plain.policy.name, plain.interval.total_seconds(), plain.limits.max_tx_ratio) == ("adaptive", 30, 0.9)
 
 
 @pytest.mark.parametrize(

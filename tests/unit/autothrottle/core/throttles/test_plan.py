@@ -330,6 +330,20 @@ def test_an_override_changes_the_rate_and_nothing_that_is_measured() -> None:
                 assert decision == usual
 
 
+@pytest.mark.parametrize("overrides", [Overrides(), Overrides(StoredOverride(7 * MB))])
+def test_a_broker_that_is_down_has_a_rate_and_no_measurements(overrides: Overrides) -> None:
+    """Its row said "clients 0 MB/s" while its last load was still usable, although nothing measures it.
+
+    The rates and the other brokers' decisions are the usual ones.
+    """
+    down = replace(MOVING, brokers=MOVING.brokers - {2})
+    usual, decided = plan(MOVING, loads(), LIMITS, overrides), plan(down, loads(), LIMITS, overrides)
+    assert decisions(decided) == decisions(usual)
+    of_broker = [d for d in decided.decisions if d.broker_id == 2]
+    assert {(d.capacity_bytes_per_second, d.client_bytes_per_second, d.basis) for d in of_broker} == {(None,) * 3}
+    assert [d for d in decided.decisions if d.broker_id != 2] == [d for d in usual.decisions if d.broker_id != 2]
+
+
 def test_broker_override_outside_a_reassignment_sets_both_rates_and_follower_entries() -> None:
     made = plan(
         snapshot(replicas=HOSTED), Loads(), LIMITS, Overrides(brokers={3: StoredOverride(5)}, cluster=StoredOverride(9))

@@ -59,6 +59,17 @@ def test_nothing_was_copied_before_a_count_of_zero() -> None:
     assert rate(found, -20, -10) == 0
 
 
+def test_an_interval_after_the_beginning_of_a_flow_does_not_contain_its_burst() -> None:
+    """With marks far apart, the upper bound counted 30 s of copies in 2 s of an interval.
+
+    The assumed replication exceeded the measured traffic, no clients were left, and the throttle rose into their share.
+    """
+    counts = progress(62, a=count((0, 0), (2, 200), (32, 500), (62, 800)))
+    upper = Replication(counts, is_upper_bound=True)
+    for begin, mean in ((30, 10), (5, 10), (0, 17)):
+        assert (found := upper.mean(1004, FOLLOWER, after(begin), after(begin + 30))) and found.rate == mean
+
+
 def test_interval_that_starts_before_counting_is_unknown() -> None:
     found = progress(20, a=count((10, 500), (20, 600)))
     assert rate(found, 5, 20) is None

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from autothrottle.composition.services import Composition
 from autothrottle.core.cluster.configs import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.errors import AutothrottleError, Unavailable
+from autothrottle.core.errors import AutothrottleError, Unavailable, Unready
 from autothrottle.core.inspection import (
     Finding,
     fetches_inspected,
@@ -44,6 +44,8 @@ _SETTINGS_LIMIT = timedelta(seconds=10)
 """How long the brokers' settings may take, which are read after the list of brokers."""
 _PATIENCE = timedelta(seconds=3)
 """How long to wait for samples of a metrics source that collects them itself, beyond the time between two of them."""
+_UNREADY_SHARE = 1.5
+"""The same for a source that works and has no two samples yet, as a share of the time for one answer."""
 _LEAST_INTERVAL = timedelta(seconds=3)
 _POLL_SECONDS = 0.5
 
@@ -146,12 +148,15 @@ def _complete_loads(source: LoadSource, configuration: Configuration, timeout: t
     """Return loads that cover a few seconds. A source that collects its own samples gets time for that."""
     collects = configuration.metrics_source in ("scrape", "kafka")
     patience = _PATIENCE + configuration.scrape_interval if collects else timedelta(0)
-    deadline = time.monotonic() + patience.total_seconds()
+    began = time.monotonic()
+    deadline = began + patience.total_seconds()
     while True:
         try:
             loads = source.fetch_loads(timeout)
-        except Unavailable:  # a source without two samples yet, on a large cluster or a busy host
-            if time.monotonic() >= deadline:
+        except Unavailable as error:
+            # A large cluster or a busy host needs longer for two samples.
+            last = began + _UNREADY_SHARE * timeout.total_seconds() if isinstance(error, Unready) else deadline
+            if time.monotonic() >= last:
                 raise
         else:
             if _is_complete(loads) or time.monotonic() >= deadline:

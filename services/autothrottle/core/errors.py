@@ -52,6 +52,10 @@ class Unavailable(AutothrottleError):
     """The other side does not answer in time."""
 
 
+class Unready(Unavailable):
+    """The other side works, and will have an answer soon."""
+
+
 class Unauthenticated(AutothrottleError):
     """The caller gave no known credentials."""
 

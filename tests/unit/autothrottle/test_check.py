@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from autothrottle import check as check_module
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics, MemoryPermissions, MemoryPlacementCluster
 from autothrottle.check import CheckSources, check, findings_text
 from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.errors import Unavailable, Unready
 from autothrottle.core.inspection import Finding
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
@@ -162,8 +163,9 @@ def test_json_has_the_same_findings() -> None:
     ]
 
 
-def test_a_source_that_has_not_two_samples_yet_is_asked_again() -> None:
+def test_a_source_that_has_not_two_samples_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy host the first answer came too late, and the check warned of a source that works."""
+    monkeypatch.setattr(check_module, "_PATIENCE", timedelta(0))
 
     class Late(MemoryMetrics):
         answers = 0
@@ -171,10 +173,10 @@ def test_a_source_that_has_not_two_samples_yet_is_asked_again() -> None:
         def fetch_loads(self, timeout: timedelta) -> Loads:
             self.answers += 1
             if self.answers == 1:
-                raise Unavailable("there are not two samples yet")
+                raise Unready("there are no two samples yet")
             return super().fetch_loads(timeout)
 
-    configuration = Configuration(metrics_source="kafka")
+    configuration = Configuration(metrics_source="kafka", scrape_interval=timedelta(0))
     metrics = Late(load(1), load(2))
     assert not [w for w in warnings(sources(metrics=metrics), configuration=configuration) if w[0] == "metrics"]
     assert metrics.answers == 2

@@ -15,7 +15,7 @@ from autothrottle.adapters.kafka_common.background_reader import (
     Leaders,
 )
 from autothrottle.core.cluster.snapshot import LogSizes
-from autothrottle.core.errors import Missing, Unavailable
+from autothrottle.core.errors import Missing, Unavailable, Unready
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.loads import BrokerLoad, Loads, by_broker
 from autothrottle.core.traffic.log_growth_history import LogTraffic
@@ -86,8 +86,9 @@ class LogLoads(BackgroundReader):
                 lambda: self._closed or self._failure or self._is_current(), timeout.total_seconds() * _ANSWER_SHARE
             )
             if not self._is_current():
-                reason = self._failure or "there are not two samples yet; try again in a few seconds"
-                raise Unavailable(f"the log sizes of the brokers cannot be read: {reason}")
+                if not self._failure:
+                    raise Unready("the log sizes of the brokers have no two samples yet; try again in a few seconds")
+                raise Unavailable(f"the log sizes of the brokers cannot be read: {self._failure}")
             return self._loads(self._traffic, self._sizes)
 
     def _is_current(self) -> bool:

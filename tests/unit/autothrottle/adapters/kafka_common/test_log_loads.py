@@ -13,7 +13,7 @@ from autothrottle.adapters.kafka_common import log_loads
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.snapshot import LogSizes, TopicPartition
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.errors import Unavailable, Unready
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.ports.kafka import PartitionsOfBrokers
@@ -158,7 +158,7 @@ def test_reading_ends_when_no_planner_requests_loads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(log_loads, "_USED_SECONDS", 0.0)
     with loads_of(source := Source()) as loads:
         assert source.reads == 0
-        with pytest.raises(Unavailable, match="there are not two samples yet"):
+        with pytest.raises(Unready, match="have no two samples yet"):
             loads.fetch_loads(timedelta(milliseconds=1))
 
 

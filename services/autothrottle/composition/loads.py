@@ -114,6 +114,7 @@ class MetricsSources:
             ca_file=configuration.prometheus_ca,
             token_file=configuration.prometheus_token_file,
             user_file=configuration.prometheus_user_file,
+            series_kind=configuration.broker_series_kind,
             window=configuration.metrics_window,
             delay=configuration.metrics_delay,
             broker_label=configuration.broker_label or parse_broker_label(exporter.broker_label, "broker-label"),

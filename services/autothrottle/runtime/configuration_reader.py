@@ -417,7 +417,8 @@ class _Combinations:
             yield f"{absent} is not given; Datadog rejects queries without both keys"
         if _is_plain_http(settled.datadog_url):
             yield "datadog-url is plain http to another host: the keys are readable on the network"
-        if settled.net_devices and not EXPORTERS[settled.broker_exporter].device_label:
+        has_devices = settled.broker_device_label or EXPORTERS[settled.broker_exporter].device_label
+        if settled.net_devices and not has_devices:
             exporter = settled.broker_exporter
             yield f"net-devices is given, but broker-exporter {exporter} does not report network devices"
         has_secret = settled.prometheus_token_file or settled.prometheus_user_file
@@ -447,6 +448,10 @@ class _Combinations:
                 f"{self._valued('broker-exporter')} reports all pods of a host, so metrics-source scrape cannot read "
                 "it. Fix: --metrics-source=prometheus"
             )
+        try:
+            values.exporter  # noqa: B018  # its series must say what they are
+        except Invalid as error:
+            self.problems.append(str(error))
         if values.prometheus_token_file and values.prometheus_user_file:
             self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
 

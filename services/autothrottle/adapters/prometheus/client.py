@@ -18,10 +18,10 @@ from urllib3 import BaseHTTPResponse, make_headers
 
 from autothrottle.adapters.credentials import CredentialFiles, pem_expiries
 from autothrottle.adapters.http.client import MAX_BODY_BYTES, Call, Failure, HttpClient, parse_json, read_body
-from autothrottle.core.errors import FIELD_ERRORS, Unavailable
+from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import BrokerLabel
-from autothrottle.core.traffic.counters import Series
+from autothrottle.core.traffic.counters import Series, SeriesKind, SeriesName
 from autothrottle.core.traffic.exporters import Exporter
 from autothrottle_client.files import ReloadedFiles
 
@@ -49,6 +49,8 @@ class PrometheusSettings:
     """File with a bearer token, read again when it changes, since it may expire; "": none."""
     user_file: str = ""
     """File with `user:password` for basic authentication; "": none."""
+    series_kind: SeriesKind | None = None
+    """Kind of the series of `tx_query` and `rx_query`; None: as their names say."""
     window: timedelta = timedelta(seconds=120)
     """Length of the interval that the rates cover: whole seconds, >= 1."""
     delay: timedelta = timedelta(0)
@@ -100,22 +102,53 @@ class QueryResult:
     failure: str = ""
     """Why an optional query has no series; "": it did not fail."""
 
-    def as_series(self, mean_seconds: float | None, window_seconds: float, offset: float) -> list[Series]:
+    def as_series(
+        self,
+        mean_seconds: Callable[[Mapping[str, str]], float | None],
+        window_seconds: float,
+        offset: float,
+        kind: SeriesKind | None = None,
+    ) -> list[Series]:
         """Return the series, with times on our clock.
 
         Args:
-            mean_seconds: None: samples of a range vector are counters. Otherwise they are rates, see `Series`.
+            mean_seconds: labels -> None if the samples of their range vector are counters. Otherwise they are rates,
+                see `Series`.
             window_seconds: the values of an instant vector are the rates of so many seconds.
             offset: the server's clock minus ours, seconds.
+            kind: of all series, as the operator says; None: unknown.
         """
         return [
             Series(
                 labels,
                 [(stamp - offset, value) for stamp, value in samples],
-                mean_seconds if is_range else window_seconds,
+                mean_seconds(labels) if is_range else window_seconds,
+                "" if is_range else _fault_of_instant(labels, kind),
             )
             for labels, samples, is_range in self.series
         ]
+
+
+def counted(labels: Mapping[str, str], kind: SeriesKind | None) -> float | None:
+    """Return of how many seconds the samples of an operator's own range vector are the mean; None: it is a counter."""
+    try:
+        return _name_of(labels).of_kind(kind).mean_seconds
+    except Invalid:  # the name does not say it: range vectors of counters are asked for
+        return None
+
+
+def _fault_of_instant(labels: Mapping[str, str], kind: SeriesKind | None) -> str:
+    """Return why the value of an instant vector is not a rate; "": it is one, as far as its name says."""
+    name = _name_of(labels)
+    try:
+        is_counter = bool(name.metric) and name.of_kind(kind).mean_seconds is None
+    except Invalid:
+        return ""
+    return f"has the value of a counter ({name.metric}). Fix: query a range vector, {name.metric}[2m]" * is_counter
+
+
+def _name_of(labels: Mapping[str, str]) -> SeriesName:
+    return SeriesName(labels.get("__name__", ""))
 
 
 class PrometheusClient(HttpClient):

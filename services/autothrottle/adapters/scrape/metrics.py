@@ -84,7 +84,9 @@ class Target:
         """Scheme, host and port."""
         return server_of(self.url)
 
-    def series(self, kind: str, mean_seconds: float | None) -> Sequence[Series]:
+    def series(
+        self, kind: str, mean_seconds: Callable[[Mapping[str, str]], float | None] = lambda labels: None
+    ) -> Sequence[Series]:
         """Return the series of a kind, `tx`, `rx`, `speed`, `fact` or `quota`, that the newest scrape contains.
 
         The name of the metric is the label `__name__`.
@@ -92,11 +94,8 @@ class Target:
         Samples of an exporter that stamps them are repeated until it reads its counters again.
         """
         newest = self.scrapes[-1] if self.scrapes else {}
-        return [
-            Series({**dict(key[2]), "__name__": key[1]}, self._samples(key), mean_seconds)
-            for key in newest
-            if key[0] == kind
-        ]
+        labels = {key: {**dict(key[2]), "__name__": key[1]} for key in newest if key[0] == kind}
+        return [Series(its_labels, self._samples(key), mean_seconds(its_labels)) for key, its_labels in labels.items()]
 
     def _samples(self, key: _Key) -> list[tuple[float, float]]:
         found = (scrape[key] for scrape in self.scrapes if key in scrape)
@@ -184,14 +183,14 @@ class ScrapedMetrics:
 
     def _loads(self) -> Loads:
         hosts, problems = by_broker(sorted(self._targets), self._load)
-        quotas = {b: target.series("quota", QUOTA_SECONDS) for b, target in self._targets.items()}
+        quotas = {b: target.series("quota", lambda labels: QUOTA_SECONDS) for b, target in self._targets.items()}
         loads = loads_of(hosts, problems, self._warnings)
         return with_quota_rates(loads, quotas, self._settings.exporter, self._clock())
 
     def _load(self, broker_id: int) -> HostLoad:
         target, exporter = self._targets[broker_id], self._settings.exporter
         traffic = {kind: target.series(kind, exporter.mean_seconds) for kind in ("tx", "rx")}
-        host = HostSeries(traffic, target.series("speed", None), target.series("fact", None), target.hosts)
+        host = HostSeries(traffic, target.series("speed"), target.series("fact"), target.hosts)
 
         def measured(kind: str, series: Sequence[Series]) -> Utilization:
             return self._utilization(broker_id, target, kind, series)

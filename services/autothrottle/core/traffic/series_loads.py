@@ -18,7 +18,14 @@ from autothrottle.core.texts import excerpt
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.counters import Series, SeriesName, newest_rate, utilization
-from autothrottle.core.traffic.exporters import EXPORTERS, Exporter, LinkDevices, is_virtual, is_vlan
+from autothrottle.core.traffic.exporters import (
+    EXPORTERS,
+    Exporter,
+    LinkDevices,
+    differing_devices,
+    is_virtual,
+    is_vlan,
+)
 from autothrottle.core.traffic.loads import MAX_LINK_RATE, BrokerLoad, Capacity, Loads, Utilization, by_broker
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
@@ -77,6 +84,11 @@ class HostSeries:
         for query, other in permutations(counting.keys() - {*own_queries}, 2):
             if counting[query]:
                 _check_devices(broker_id, query, devices[other] - devices[query])
+        of_names = {label for name in (*exporter.tx, *exporter.rx) for label in name.labels}
+        for query, series in counting.items():
+            is_own = query in own_queries
+            known_labels = {label, *of_names} if exporter.net_devices or not is_own else ()
+            _check_labels(broker_id, query, series, known_labels, is_own)
         outbound, inbound = (measured(query, series) for query, series in counting.items())
         device = self._fastest(label, links.speeds)
         load = BrokerLoad(broker_id, capacity_of(broker_id, None, device, limits), outbound, inbound)
@@ -152,6 +164,8 @@ class SeriesReading:
     """Query -> the names of the series that it sums up; absent: a query of the operator, all of whose series count."""
     quotas: Sequence[Series] = ()
     """Throttled replication in the brokers' quotas, bytes/s."""
+    other_targets: Sequence[str] = ()
+    """Names of targets that the exporter's filter by name hides."""
 
     def loads(self) -> Loads:
         """Return the loads. A registered broker without a series is a problem."""
@@ -188,7 +202,7 @@ class SeriesReading:
         names = self.names.get(query, ())
         targets: dict[str, list[Series]] = {}
         for query_series in series:
-            targets.setdefault(_target(query_series, names), []).append(query_series)
+            targets.setdefault(_target(query_series, names, self.exporter.device_label), []).append(query_series)
         if not targets:
             raise Missing(self._no_series(broker_id, query, unmatched))
         rates: dict[str, Utilization] = {}
@@ -210,16 +224,27 @@ class SeriesReading:
     def _no_series(self, broker_id: int, query: str, unmatched: Sequence[Series]) -> str:
         hosts = ", ".join(self.matching.registered.get(broker_id, ())) or "unknown"
         targets = dict.fromkeys(map(_target, unmatched))
-        others = f"{len(targets)} targets match no broker: {_shown(targets)}" if targets else "check the query"
+        others = f"{len(targets)} targets match no broker: {_shown(targets)}" if targets else self._absence
         fix = ". Fix: name the target in --broker-map, or set --broker-label" if targets else ""
         return f"broker {broker_id} (hosts: {hosts}) matches no series of --{query}; {others}{fix}"
+
+    @property
+    def _absence(self) -> str:
+        """What to do about a query without series that match no broker."""
+        if not self.other_targets:
+            return "check the query"
+        label = self.exporter.broker_filter
+        return (
+            f"the busiest values of {label} are {_shown(self.other_targets)}. Fix: if they are brokers, give the "
+            f"label with --broker-label, such as {label}=.*-([0-9]+), which replaces the filter of --broker-exporter"
+        )
 
     def _warnings(self, series_of_queries: Mapping[str, Mapping[int | None, Sequence[Series]]]) -> tuple[str, ...]:
         """Name unmatched targets and empty queries if the registered brokers are unknown: no broker's problem does."""
         if self.matching.registered:
             return ()
         empty = tuple(
-            f"--{query} returns no series; check the query" for query, series in series_of_queries.items() if not series
+            f"--{query} returns no series; {self._absence}" for query, series in series_of_queries.items() if not series
         )
         unmatched = {query: series[None] for query, series in series_of_queries.items() if None in series}
         return empty + tuple(
@@ -303,12 +328,35 @@ def _check_devices(broker_id: int, query: str, absent: Collection[str]) -> None:
         )
 
 
+def _check_labels(
+    broker_id: int, query: str, series: Sequence[Series], known_labels: Collection[str], is_own: bool
+) -> None:
+    """Check that a sum does not contain the bytes of a NIC again as those of the devices on top of it.
+
+    Args:
+        broker_id: the broker.
+        query: name of the query or direction.
+        series: the series of the sum.
+        known_labels: labels that do not show devices, or whose devices have been chosen.
+        is_own: whether a query of the operator has chosen the series, so that NICs alone are right.
+    """
+    label, devices = differing_devices(series, known_labels)
+    virtual = [device for device in devices if is_virtual(device) and not is_vlan(device)]
+    if not label or (is_own and not 0 < len(virtual) < len(devices)):
+        return
+    fix = "select the NICs in the query" if is_own else f"--broker-device-label={label}, or select one device by name"
+    raise Invalid(
+        f"broker {broker_id} has series of {query} that differ in the network device ({label}: {_shown(devices)}), and "
+        f"their sum would count bytes twice. Fix: {fix}"
+    )
+
+
 def _is_same(rate: float, other: float) -> bool:
     return abs(rate - other) <= _SAME_SHARE * max(rate, other)
 
 
-def _target(series: Series, names: Sequence[SeriesName] = ()) -> str:
-    parts = _PART_LABELS.union(*(name.labels for name in names))
+def _target(series: Series, names: Sequence[SeriesName] = (), device_label: str = "") -> str:
+    parts = _PART_LABELS.union([device_label], *(name.labels for name in names))
     labels = {name: value for name, value in sorted(series.labels.items()) if name not in parts}
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
 

@@ -41,6 +41,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "broker-rx-series": ["a_total", ""],
     "broker-leader-quota-series": ["a_byte_rate", 'a_rate{type="LeaderReplication"}', ""],
     "broker-follower-quota-series": ["a_byte_rate,b", ""],
+    "broker-series-kind": ["counter", "rate", ""],
+    "broker-device-label": ["interface", ""],
     "net-devices": ["eth0|bond[0-9]+", ""],
     "broker-label": ["pod=.*-([0-9]+)", "instance=b-([0-9]+).*"],
     "broker-map": ['{"a":1}', '{"a":2}', '{"a:9100":1,"b":2}'],
@@ -162,6 +164,8 @@ BAD: Mapping[str, Sequence[str]] = {
     "broker-rx-series": ["a-b", "a{x}"],
     "broker-leader-quota-series": ["a-b", "a b"],
     "broker-follower-quota-series": ["a{x}"],
+    "broker-series-kind": ["gauge", "Rate"],
+    "broker-device-label": ["if-name", 'interface="eth0"'],
     "net-devices": ["eth(", "!lo", "eth\n0"],
     "broker-label": ["pod", "pod=kafka", "pod=("],
     "broker-map": ["[]", '{"a":"b"}'],
@@ -1107,6 +1111,18 @@ def test_network_devices_and_series_are_those_of_the_exporter() -> None:
 def test_network_devices_without_an_exporter_of_devices_cause_a_warning() -> None:
     (warning,) = parse(["--broker-exporter=jmx", "--net-devices=eth0"], {}).warnings
     assert warning == "net-devices is given, but broker-exporter jmx does not report network devices"
+
+
+def test_series_whose_name_does_not_say_what_they_are_are_refused() -> None:
+    """A gauge with a rate was read as a counter, so that the load was the rise of the rate: nearly 0."""
+    series = "--broker-tx-series=kafka_bytes_out,a_total"
+    (problem,) = problems(series)
+    assert problem.startswith("broker-tx-series: kafka_bytes_out is a counter or a rate, and its name does not say")
+    assert "Fix: --broker-series-kind=counter" in problem
+    for kind, mean_seconds in (("counter", None), ("rate", 60.0)):
+        exporter = parse([series, f"--broker-series-kind={kind}"], {}).exporter
+        assert {name.mean_seconds for name in exporter.tx} == {mean_seconds}
+    assert "mean since the start of the broker" in problems("--broker-rx-series=x_meanrate,y_total")[0]
 
 
 def test_prometheus_has_one_kind_of_credentials_and_keeps_them_secret() -> None:

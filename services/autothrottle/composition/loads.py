@@ -72,6 +72,7 @@ class MetricsSources:
             key_files=key_files,
             net_tx_query=configuration.net_tx_query,
             net_rx_query=configuration.net_rx_query,
+            net_devices=configuration.net_devices,
             broker_id_tag=configuration.broker_id_tag,
             instance_type_tag=configuration.instance_type_tag,
             capacity_tag=configuration.capacity_tag or None,

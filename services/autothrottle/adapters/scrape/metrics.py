@@ -197,7 +197,7 @@ class ScrapedMetrics:
 
         try:
             _check_owner(broker_id, target)
-            return host.load(broker_id, exporter, measured, self._limits, self._clock())
+            return host.load(broker_id, exporter, measured, self._limits.of_device(broker_id), self._clock())
         except AutothrottleError as error:
             raise type(error)(_with_cause(str(error), target.problem)) from None
 

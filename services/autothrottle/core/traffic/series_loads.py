@@ -16,7 +16,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.texts import excerpt
 from autothrottle.core.traffic.broker_matching import BrokerMatching
-from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
+from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import Series, SeriesName, newest_rate, utilization
 from autothrottle.core.traffic.exporters import (
     EXPORTERS,
@@ -56,7 +56,7 @@ class HostSeries:
         broker_id: int,
         exporter: Exporter,
         measured: Callable[[str, Sequence[Series]], Utilization],
-        limits: CapacityLimits,
+        capacity: Callable[[Capacity | None], Capacity],
         now: float,
         own_queries: Collection[str] = (),
     ) -> HostLoad:
@@ -66,7 +66,7 @@ class HostSeries:
             broker_id: the broker.
             exporter: decides which devices count.
             measured: query or direction, and its series that count -> their sum.
-            limits: the operator's capacities.
+            capacity: speed of the fastest device (None: unknown) -> the capacity.
             now: seconds since the epoch, on the clock of the samples.
             own_queries: queries of the operator, all of whose series count.
 
@@ -91,7 +91,7 @@ class HostSeries:
             _check_labels(broker_id, query, series, known_labels, is_own)
         outbound, inbound = (measured(query, series) for query, series in counting.items())
         device = self._fastest(label, links.speeds)
-        load = BrokerLoad(broker_id, capacity_of(broker_id, None, device, limits), outbound, inbound)
+        load = BrokerLoad(broker_id, capacity(device), outbound, inbound)
         counted = set().union(*devices.values())
         virtual = _virtual_devices(counted, load.capacity) if exporter.net_devices else []
         findings = [*virtual, *self._findings(label, counted, links, now)]
@@ -183,7 +183,9 @@ class SeriesReading:
             hosts = tuple(self.matching.registered.get(broker_id, ()))
             host = HostSeries(own, speeds.get(broker_id, ()), facts.get(broker_id, ()), hosts)
             own_queries = self.series.keys() - self.names.keys()
-            return host.load(broker_id, self.exporter, measured, self.limits, self.now, own_queries)
+            return host.load(
+                broker_id, self.exporter, measured, self.limits.of_device(broker_id), self.now, own_queries
+            )
 
         hosts, problems = by_broker(sorted({*self.matching.registered, *matched}), load)
         quotas = {b: series for b, series in self._by_broker(self.quotas).items() if b is not None}

@@ -135,6 +135,7 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
         Missing: no topic matches.
     """
     partitions = _partitions(options, cluster)
+    cluster.require_clear_sizes({partition.topic for partition in partitions})
     selection = select_brokers(partitions, options.brokers, cluster.brokers)
     if selection.missing or selection.replaced:
         raise Invalid(f"reassignment only allows broker additions: {'; '.join(selection.messages)}")
@@ -182,6 +183,7 @@ def plan_relief(
         raise Invalid(f"the storage of broker {full} is unknown. Fix: --metrics-source kafka, with Kafka 3.3 or later")
     options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
     partitions = _partitions(options, cluster)
+    cluster.require_clear_sizes({partition.topic for partition in partitions if full in partition.replicas})
     selection = select_brokers(partitions, (*options.brokers, full), cluster.brokers)
     reserves = {id: round((1 - options.to) * total) for id, total in cluster.storage_total.items()}
     plan = relieve(partitions, selection.brokers, full, reserves, growth, _rules(options))

@@ -18,6 +18,7 @@ from statistics import mean
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from autothrottle.core.texts import datadog_tag
 from autothrottle_lab.emulators.http_server import EmulatorRoutes, EmulatorServer
 
 API_KEY = "lab-api-key"
@@ -291,11 +292,11 @@ class DatadogEmulator(EmulatorServer):
         return hosts
 
     def write_tags(self, host: str, source: str, tags: Sequence[str]) -> tuple[str, ...] | None:
-        """Replace the tags of a source, as Datadog does: in lower case, cut to 200 characters; None: unknown host."""
+        """Replace the tags of a source, as Datadog does: with its names; None: unknown host."""
         with self._lock:
             if host not in self._hosts:
                 return None
-            stored = tuple(str(tag).lower()[:200] for tag in tags)
+            stored = tuple(datadog_tag(str(tag)) for tag in tags)
             self._written_tags.setdefault(host, {})[source] = stored
             return stored
 

@@ -14,7 +14,7 @@ from autothrottle.adapters.prometheus.metrics import BROKERS_QUERY, reported_add
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import TopicPartitionKey
-from autothrottle.core.traffic.broker_matching import BrokerMatching
+from autothrottle.core.traffic.broker_matching import HOST_LABELS, BrokerMatching
 from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
 from autothrottle.core.traffic.loads import is_byte_count
 from autothrottle.ports.services import StorageMetrics
@@ -40,7 +40,7 @@ class PrometheusStorageMetrics:
 
         Args:
             settings: address, credentials and how to find the broker of a series.
-            storage_query: PromQL for free bytes. Series of one broker with different devices are added up.
+            storage_query: PromQL for free bytes. The volumes of one broker are added up, if a label tells them apart.
             size_query: PromQL for bytes, with the labels topic and partition. The largest replica counts.
             hosts: the brokers' hosts; None: labels must name the broker.
             clock: seconds since the epoch.
@@ -70,26 +70,51 @@ class PrometheusStorageMetrics:
         return StorageMetrics(sizes, free, sampled, (*warnings, *free_problems, *size_problems), tuple(partial))
 
 
-def _storage_free(result: QueryResult, matching: BrokerMatching) -> tuple[dict[int, int], list[str]]:
-    """Return the free bytes of each broker; a device that two targets report counts once.
+_TARGET_LABELS = frozenset(
+    {*HOST_LABELS, "job", "endpoint", "service", "container", "namespace", "metrics_path", "cluster", "prometheus"}
+    | {"prometheus_replica", "replica", "monitor", "receive", "tenant_id", "__name__"}
+)
+"""Labels that name a target or a server: series that differ in nothing else are of one volume."""
+_SAME_SHARE = 0.01
+"""Two readings of one volume differ by no more: it fills while they are taken."""
 
-    If the bytes of one device are unknown, so is the sum of its broker.
+
+def _storage_free(result: QueryResult, matching: BrokerMatching) -> tuple[dict[int, int], list[str]]:
+    """Return the free bytes of each broker, the sum of its volumes; one that two targets report counts once.
+
+    If the bytes of one volume are unknown or not clear, so is the sum of its broker.
     """
-    devices: dict[int, dict[str, int]] = defaultdict(dict)
-    unreadable: set[int] = set()
+    volumes: dict[int, dict[str, int]] = defaultdict(dict)
+    unclear: set[int] = set()
     problems = []
     for labels, value in _values(result):
         broker_id = matching.broker_of(labels)
         if broker_id is None or value is None:
             reason = "belongs to no known broker" if broker_id is None else "has no usable value"
             problems.append(f"a series of {STORAGE_QUERY} {reason}: {dict(labels)}")
-            unreadable.update(() if broker_id is None else (broker_id,))
-        else:
-            devices[broker_id][labels.get("device", "")] = value
-    sums = {broker_id: sum(values.values()) for broker_id, values in devices.items() if broker_id not in unreadable}
+            unclear.update(() if broker_id is None else (broker_id,))
+            continue
+        volume = _volume(labels)
+        known = volumes[broker_id].setdefault(volume, value)
+        if abs(known - value) > _SAME_SHARE * max(known, value) and broker_id not in unclear:
+            unclear.add(broker_id)
+            problems.append(
+                f"broker {broker_id} has two series of {STORAGE_QUERY} with {known} and {value} free bytes, and no "
+                f"label tells their volumes apart ({volume or 'no label'}), so that its free storage is unknown. Fix: "
+                "keep the label with the volume in the query"
+            )
+        volumes[broker_id][volume] = min(known, value)
+    sums = {broker_id: sum(values.values()) for broker_id, values in volumes.items() if broker_id not in unclear}
     too_large = [broker_id for broker_id, total in sums.items() if not is_byte_count(total)]
     problems += [f"broker {b} has {sums.pop(b)} free bytes in {STORAGE_QUERY}; give at most 2^63-1" for b in too_large]
     return sums, problems
+
+
+def _volume(labels: Mapping[str, str]) -> str:
+    """Return what tells the volume of a series from others of its broker: its device, else all labels of its own."""
+    if device := labels.get("device"):
+        return f"device={device}"
+    return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()) if name not in _TARGET_LABELS)
 
 
 def _partition_sizes(result: QueryResult) -> tuple[dict[TopicPartitionKey, int], list[str]]:

@@ -115,6 +115,7 @@ class MetricsSources:
             ca_file=configuration.prometheus_ca,
             token_file=configuration.prometheus_token_file,
             user_file=configuration.prometheus_user_file,
+            headers_file=configuration.prometheus_headers_file,
             series_kind=configuration.broker_series_kind,
             window=configuration.metrics_window,
             delay=configuration.metrics_delay,
@@ -136,9 +137,14 @@ class MetricsSources:
             interval=configuration.scrape_interval,
             window=configuration.metrics_window,
             broker_map=configuration.broker_map,
+            ca_file=configuration.scrape_ca,
+            token_file=configuration.scrape_token_file,
+            user_file=configuration.scrape_user_file,
         )
         hosts = self._cluster().broker_hosts()
-        return self._stack.cancellable(ScrapedMetrics(settings, configuration.capacities, hosts))
+        metrics = self._stack.cancellable(ScrapedMetrics(settings, configuration.capacities, hosts))
+        self._credentials.append(lambda: metrics.credentials)
+        return metrics
 
     def _installed_source(self, name: str) -> LoadSource:
         """Build the source of an entry point; the stack closes it if it can be closed."""

@@ -138,8 +138,7 @@ def _scrape_url(text: str) -> str:
     if kinds.has_user(text):
         raise Refused(
             "contains a user",
-            "give http://{host}:9100/metrics, without user and password; the scraper sends none, so let the exporters "
-            "admit this host without them",
+            "give http://{host}:9100/metrics, and the user and password in a file with --scrape-user-file",
         )
     if text and not re.search(r"\{(host|broker)\}", text):
         raise Refused("has neither {host} nor {broker}, so all brokers would have one target")
@@ -270,6 +269,11 @@ class Configuration:
         "/run/secrets/prometheus-user",
         "a readable file with USER:PASSWORD alone",
     )
+    prometheus_headers_file: str = kinds.file(
+        "Further headers, such as the tenant of Mimir",
+        "/run/secrets/prometheus-headers",
+        "a readable file with NAME: VALUE in each line",
+    )
 
     SCRAPE: ClassVar[str] = "Scraping"
     scrape_url: str = option(
@@ -278,6 +282,19 @@ class Configuration:
         "Address of each broker's exporter; from the exporter if empty",
         "a URL without user, with {host} (host in the broker's registration) or {broker} (broker id)",
         example="http://{host}:9100/metrics?collect[]=netdev&collect[]=netclass",
+    )
+    scrape_ca: str = kinds.file(
+        "Certificates of the authorities of the exporters; those of the system if empty",
+        "/etc/ssl/exporters.crt",
+        _PEM_FILE,
+    )
+    scrape_token_file: str = kinds.file(
+        "Bearer token for the exporters", "/run/secrets/scrape-token", "a readable file with the token alone"
+    )
+    scrape_user_file: str = kinds.file(
+        "User and password for the exporters, by basic authentication",
+        "/run/secrets/scrape-user",
+        "a readable file with USER:PASSWORD alone",
     )
     scrape_interval: timedelta = kinds.seconds("5", "Time between two readings of an exporter")
 

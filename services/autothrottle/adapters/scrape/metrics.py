@@ -17,7 +17,9 @@ from urllib.parse import quote
 from prometheus_client.parser import text_string_to_metric_families
 from urllib3 import BaseHTTPResponse
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.http.client import Call, Failure, HttpClient, read_body, server_of
+from autothrottle.adapters.http.login import CurrentLogin, HttpLogin
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.broker_matching import host_of
@@ -62,6 +64,12 @@ class ScrapeSettings:
     """Length of the interval that the rates cover, rounded up to whole scrape intervals."""
     broker_map: Mapping[str, int] = field(default_factory=dict)
     """Host -> broker id, instead of the host in the broker's registration."""
+    ca_file: str = ""
+    """PEM file with the authorities of the exporters' certificates; "": those of the system."""
+    token_file: str = ""
+    """File with a bearer token, read again when it changes; "": none."""
+    user_file: str = ""
+    """File with `user:password` for basic authentication; "": none."""
 
 
 @dataclass(slots=True)
@@ -160,7 +168,9 @@ class ScrapedMetrics:
         self._clock = clock
         self._interval = settings.interval.total_seconds()
         self._keep = math.ceil(settings.window / settings.interval) + 1
-        self._client = HttpClient("scrape", CONCURRENT_REQUESTS, most_servers=MAX_TARGETS)
+        login = HttpLogin("scrape", settings.token_file, settings.user_file)
+        self._login, self._advice = CurrentLogin(login), login.advice
+        self._client = HttpClient("scrape", CONCURRENT_REQUESTS, ca_file=settings.ca_file, most_servers=MAX_TARGETS)
         self._changed = threading.Condition()
         self._targets: dict[int, Target] = {}
         self._rounds = 0
@@ -168,6 +178,11 @@ class ScrapedMetrics:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scrape-rounds", daemon=True)
         self._thread.start()
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        """The files that are read again when they change."""
+        return self._login.credentials(self._client)
 
     def close(self) -> None:
         """End all running requests and threads."""
@@ -229,12 +244,20 @@ class ScrapedMetrics:
     def _scrape_all(self, deadline: float) -> None:
         registered, warnings = self._hosts.read(min(self._settings.interval / 4, _HOSTS_TIMEOUT))
         targets = self._targets_of(registered)
+        try:
+            headers, problem = self._login.headers(), ""
+        except Unavailable as error:  # at the start; later the last good content counts
+            headers, problem = {}, str(error)
         with self._changed:
-            self._targets, self._warnings = targets, warnings
+            self._targets, self._warnings = targets, (*warnings, *filter(None, [problem]))
+            self._rounds += bool(problem)
+            self._changed.notify_all()
+        if problem:
+            return
         # Those that failed come last, so that they cannot occupy all threads.
         order = sorted((t for t in targets.values() if not t.shared_with), key=lambda target: bool(target.problem))
         try:
-            answers = self._client.run([self._call(t) for t in order], deadline, stop_at_failure=False)
+            answers = self._client.run([self._call(t, headers) for t in order], deadline, stop_at_failure=False)
         except Unavailable:
             return  # closed
         finally:
@@ -261,14 +284,14 @@ class ScrapedMetrics:
             found[broker_id].hosts = tuple(registered.get(broker_id, ()))
         return found
 
-    def _call(self, target: Target) -> Call:
-        send = partial(self._client.send, target.url, {"accept": "text/plain"})
+    def _call(self, target: Target, headers: Mapping[str, str]) -> Call:
+        send = partial(self._client.send, target.url, {"accept": "text/plain", **headers})
         return Call(target.server, send, partial(self._read, target))
 
     def _read(self, target: Target, response: BaseHTTPResponse) -> object:
         """Enter a scrape as soon as it is complete: a target that hangs delays the others' samples no longer."""
         if response.status != 200:
-            raise Failure(f"answers {response.status}", response.status)
+            raise Failure(f"answers {response.status}{self._advice.get(response.status, '')}", response.status)
         text = read_body(response)
         try:
             scrape = scraped(text.decode(), self._settings.exporter, self._clock())

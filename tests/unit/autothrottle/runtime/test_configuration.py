@@ -51,6 +51,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "prometheus-tx-query": ["a[2m]", "sum(b)"],
     "prometheus-rx-query": ["a[2m]", "sum(b)"],
     "prometheus-ca": ["ca.crt", "/etc/ca.crt"],
+    "prometheus-headers-file": ["headers", "/run/secrets/headers"],
+    "scrape-ca": ["ca.crt", "/etc/ca.crt"],
     "scrape-url": ["http://{host}:9100/metrics", "https://b{broker}.example/metrics"],
     "scrape-interval": ["1", "2.5", "30"],
     "consumer-fanout": ["0", "0.5", "3"],
@@ -303,6 +305,8 @@ def test_the_tables_of_this_module_contain_every_option() -> None:
         "app-key-file",
         "prometheus-token-file",
         "prometheus-user-file",
+        "scrape-token-file",
+        "scrape-user-file",
         "state-store",
         *TLS,
         *ZOOKEEPER_TLS,
@@ -1125,13 +1129,20 @@ def test_series_whose_name_does_not_say_what_they_are_are_refused() -> None:
     assert "mean since the start of the broker" in problems("--broker-rx-series=x_meanrate,y_total")[0]
 
 
-def test_prometheus_has_one_kind_of_credentials_and_keeps_them_secret() -> None:
-    files = ["--prometheus-token-file=t", "--prometheus-user-file=u"]
+@pytest.mark.parametrize(
+    ("source", "readable", "safe"),
+    [
+        ("prometheus", "http://prometheus:9090", "http://localhost:9090"),
+        ("scrape", "http://{host}:9100/metrics", "https://{host}:9100/metrics"),
+    ],
+)
+def test_source_has_one_kind_of_credentials_and_keeps_them_secret(source: str, readable: str, safe: str) -> None:
+    files = [f"--{source}-token-file=t", f"--{source}-user-file=u"]
     (problem,) = problems(*files)
-    assert problem.startswith("prometheus-token-file and prometheus-user-file are both given")
-    (warning,) = parse([files[0], "--prometheus-url=http://prometheus:9090"], {}).warnings
+    assert problem.startswith(f"{source}-token-file and {source}-user-file are both given")
+    (warning,) = parse([files[0], f"--{source}-url={readable}"], {}).warnings
     assert "the credentials are readable on the network" in warning
-    assert parse([files[0], "--prometheus-url=http://localhost:9090"], {}).warnings == ()
+    assert parse([files[0], f"--{source}-url={safe}"], {}).warnings == ()
 
 
 def test_short_form_of_a_flag_means_the_same() -> None:

@@ -293,6 +293,43 @@ def test_changed_credentials_are_used_and_faulty_ones_are_not(
             source.fetch_loads(TIMEOUT)
 
 
+def test_headers_of_a_file_are_sent_with_those_of_the_credentials(
+    server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """Mimir answers only with the tenant in X-Scope-OrgID."""
+    server.answers[1] = matrix(kafka_1=growing(70, time.time()))
+    headers, token = tmp_path / "headers", tmp_path / "token"
+    headers.write_text("X-Scope-OrgID: tenant-1|tenant-2\n\nx-proxy-secret:a:b\n")
+    token.write_text("abc")
+    with metrics(server, cluster, headers_file=str(headers), token_file=str(token)) as source:
+        source.fetch_loads(TIMEOUT)
+    sent = [server.headers[name] for name in ("x-scope-orgid", "x-proxy-secret", "authorization")]
+    assert sent == ["tenant-1|tenant-2", "a:b", "Bearer abc"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has no header; write Name: value"),
+        ("X-Scope-OrgID secret", "line 1 of .* is not a header"),
+        ("a: b\nX Y: secret", "line 2 of .* is not a header"),
+        ("X-Scope-OrgID: sécret", "line 1 of .* is not a header"),
+        ("Authorization: Bearer secret", "sets Authorization, which has an option or a line of its own"),
+        ("a: secret\nA: secret", "line 2 of .* sets A"),
+    ],
+)
+def test_faulty_headers_are_refused_without_showing_them(
+    text: str, reason: str, server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "headers").write_text(text)
+    with (
+        metrics(server, cluster, headers_file=str(tmp_path / "headers")) as source,
+        pytest.raises(Unavailable, match=f"prometheus-headers-file: .*{reason}") as caught,
+    ):
+        source.fetch_loads(TIMEOUT)
+    assert "secret" not in str(caught.value)
+
+
 def test_certificates_that_cannot_be_read_are_refused_at_the_start(
     cluster: MemoryCluster, server: ExporterEmulator
 ) -> None:

@@ -14,6 +14,8 @@ from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.composition.cluster import ZooKeeperCluster
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.broker_matching import parse_broker_label
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.loads import MAX_LINK_RATE, Capacity
 from autothrottle.ports.telemetry import LoadSource, NoLoads
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, OPTIONS, Configuration
 from autothrottle.runtime.shutdown import Shutdown
@@ -93,6 +95,20 @@ class MetricsSources:
         except Unavailable as error:
             log.warning("The API key cannot be checked, starting without: %s", error)
         return self.datadog
+
+    def log_growth(self) -> Callable[[], LoadSource] | None:
+        """Return what builds the loads from the growth of the logs, without consumers, to compare the source with.
+
+        None: the brokers report no log sizes, or the growth of the logs is the source.
+        """
+        log_sizes = self._cluster().log_sizes
+        if log_sizes is None or self._configuration.metrics_source == "kafka":
+            return None
+        window, links = (
+            self._configuration.metrics_window,
+            CapacityLimits(default=Capacity(MAX_LINK_RATE, MAX_LINK_RATE)),
+        )
+        return lambda: self._stack.closing(LogLoads(log_sizes, links, 0.0, window))
 
     def _log_loads(self) -> LoadSource:
         log_sizes = self._cluster().log_sizes

@@ -368,9 +368,8 @@ class Exporter:
         """Return the PromQL query for the three busiest targets, brokers or not; "": no filter by name hides any."""
         if not self.broker_filter:
             return ""
-        names = "|".join(dict.fromkeys(name.metric for name in self.tx))
         others = (_matcher(label, pattern) for label, pattern in self.where.items() if label != self.broker_filter)
-        every = _vector_selector([f'__name__=~"{names}"', *others, f'{self.broker_filter}!=""', selector])
+        every = _vector_selector([f'__name__="{self.tx[0].metric}"', *others, f'{self.broker_filter}!=""', selector])
         return f"topk(3, sum by ({self.broker_filter}) (rate({every}[{window_seconds}s])))"
 
     def quota_rates_query(self, window_seconds: int, selector: str = "") -> str:

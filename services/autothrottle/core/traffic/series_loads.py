@@ -349,7 +349,7 @@ def _check_labels(
     fix = "select the NICs in the query" if is_own else f"--broker-device-label={label}, or select one device by name"
     raise Invalid(
         f"broker {broker_id} has series of {query} that differ in the network device ({label}: {_shown(devices)}), and "
-        f"their sum would count bytes twice. Fix: {fix}"
+        f"their sum may count bytes twice. Fix: {fix}"
     )
 
 

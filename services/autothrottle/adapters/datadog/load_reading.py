@@ -15,6 +15,7 @@ from autothrottle.adapters.datadog.client import DatadogSettings
 from autothrottle.adapters.datadog.series import NO_VALUE, MetricSeries, MetricWindow
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import datadog_tag
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of, parse_capacity
 from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import Exporter
@@ -191,7 +192,15 @@ class LoadReading:
             capacity = parse_capacity(tagged, f"broker {broker_id}: the tag {name} of host {host}")
             return replace(capacity, origin=f"the tag {name} of host {host}")
         instance_type = _only(tags.instance_types, broker_id, host, self.settings.instance_type_tag)
-        return capacity_of(broker_id, instance_type, None, self.limits)
+        return capacity_of(broker_id, self._named_type(instance_type), None, self.limits)
+
+    def _named_type(self, instance_type: str | None) -> str | None:
+        """Return an instance type as --cap-map spells it: Datadog has standard_d8s_v3 for Standard_D8s_v3."""
+        types = self.limits.by_instance_type
+        if instance_type is None or instance_type in types:
+            return instance_type
+        spellings = [name for name in types if datadog_tag(name) == datadog_tag(instance_type)]
+        return spellings[0] if len(spellings) == 1 else instance_type
 
 
 def _only(values: Sequence[str], broker_id: int, host: str, tag: str) -> str | None:

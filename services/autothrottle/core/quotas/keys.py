@@ -14,7 +14,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum
 from urllib.parse import quote, unquote
@@ -484,7 +484,8 @@ def effective_quotas(quotas: ClientQuotas, user: str, client_id: str) -> tuple[D
 
 def effective_quotas_of_ip(quotas: ClientQuotas, ip: str) -> tuple[DecidingQuota, ...]:
     """Return the quotas that apply to connections from an address."""
-    return _effective(quotas, levels_of_ip(ip), IP_KEYS)
+    deciding = _effective(quotas, levels_of_ip(ip), IP_KEYS)
+    return tuple(replace(quota, level=2 if quota.entity.ip is DEFAULT else 1) for quota in deciding)
 
 
 def _effective(

@@ -67,6 +67,16 @@ class SeriesName:
     mean_seconds: float | None = None
     """None: a counter. Otherwise the series are rates, each the mean of this many seconds."""
 
+    @property
+    def said(self) -> SeriesKind | None:
+        """What the name says of the samples; None: nothing."""
+        return next((kind for kind in map(_said, self._words) if kind), None)
+
+    @property
+    def _words(self) -> list[str]:
+        values = (value for label, value in self.labels.items() if label != "topic")
+        return [_words(text) for text in (self.metric, *values)]
+
     def of_kind(self, kind: SeriesKind | None) -> SeriesName:
         """Return this name as that of a counter or a rate; None: as the name says.
 
@@ -76,9 +86,7 @@ class SeriesName:
         Raises:
             Invalid: the name does not say it, or is a mean since the start of the broker. The message is a predicate.
         """
-        texts = (self.metric, *(value for label, value in self.labels.items() if label != "topic"))
-        words = [_words(text) for text in texts]
-        said = next((kind_said for kind_said in map(_said, words) if kind_said), None)
+        words, said = self._words, self.said
         if (kind or said) is SeriesKind.COUNTER:
             return replace(self, mean_seconds=None)
         if any(map(_LIFETIME_MEAN.fullmatch, words)):

@@ -454,7 +454,18 @@ class Exporter:
         return replace(self, where={**self.where, self.device_label: pattern}, net_devices=pattern)
 
     def with_quota_rates(self, leader: Sequence[SeriesName], follower: Sequence[SeriesName]) -> Exporter:
-        """Return this exporter with the series of quota rates that the operator names; without names, unchanged."""
+        """Return this exporter with the series of quota rates that the operator names; without names, unchanged.
+
+        Raises:
+            Invalid: the name of a series says that it is a counter.
+        """
+        for role, names in (("leader", leader), ("follower", follower)):
+            for name in names:
+                if name.said is SeriesKind.COUNTER:
+                    raise Invalid(
+                        f"broker-{role}-quota-series: {name} is a counter by its name, and a quota has a rate in "
+                        "bytes/s. Fix: name the series of the attribute byte-rate"
+                    )
         own = {role: names for role, names in zip(ReplicaRole, (leader, follower), strict=True) if names}
         return replace(self, quota_rates={**self.quota_rates, **own})
 

@@ -1127,6 +1127,8 @@ def test_series_whose_name_does_not_say_what_they_are_are_refused() -> None:
         exporter = parse([series, f"--broker-series-kind={kind}"], {}).exporter
         assert {name.mean_seconds for name in exporter.tx} == {mean_seconds}
     assert "mean since the start of the broker" in problems("--broker-rx-series=x_meanrate,y_total")[0]
+    (problem,) = problems("--broker-leader-quota-series=kafka_server_LeaderReplication_byte_total")
+    assert problem.startswith("broker-leader-quota-series: kafka_server_LeaderReplication_byte_total is a counter")
 
 
 @pytest.mark.parametrize(

@@ -511,6 +511,14 @@ def test_function_of_azure_counts_once_although_datadog_writes_its_name_in_lower
     assert lab.loads().devices == {1001: ("eth0",)}
 
 
+def test_instance_types_are_found_by_the_names_that_datadog_makes_of_them(lab: Lab) -> None:
+    """Azure's Standard_D8s_v3 is standard_d8s_v3 in Datadog, so that no capacity was set for it."""
+    lab.add("h3", 1003, instance_type="standard_d8s_v3")
+    limits = CapacityLimits(by_instance_type={"Standard_D8s_v3": Capacity(7 * MB, 7 * MB)})
+    capacity = lab.loads(limits).brokers[1003].capacity
+    assert (capacity.inbound, capacity.origin) == (7 * MB, "--cap-map for Standard_D8s_v3")
+
+
 def test_network_device_without_points_has_gone(lab: Lab) -> None:
     groups = {"eth0": 5.0, "eth1": None}
     lab.respond_to_queries(

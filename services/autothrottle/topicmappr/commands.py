@@ -103,6 +103,8 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
         Missing: no topic matches.
     """
     partitions = _partitions(options, cluster)
+    if cluster and options.placement is Strategy.STORAGE:
+        cluster.require_clear_sizes({partition.topic for partition in partitions})
     selection = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
     evacuation = leadership_evacuation(
         partitions, options.leader_evac_brokers, options.leader_evac_topics, compile_pattern

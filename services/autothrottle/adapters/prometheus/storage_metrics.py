@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
@@ -75,6 +75,8 @@ _TARGET_LABELS = frozenset(
     | {"prometheus_replica", "replica", "monitor", "receive", "tenant_id", "__name__"}
 )
 """Labels that name a target or a server: series that differ in nothing else are of one volume."""
+_Reading = tuple[str, int]
+"""What a series says of its volume, without the labels of its target, and its free bytes."""
 _SAME_SHARE = 0.01
 """Two readings of one volume differ by no more: it fills while they are taken."""
 
@@ -84,7 +86,7 @@ def _storage_free(result: QueryResult, matching: BrokerMatching) -> tuple[dict[i
 
     If the bytes of one volume are unknown or not clear, so is the sum of its broker.
     """
-    volumes: dict[int, dict[str, int]] = defaultdict(dict)
+    devices: dict[int, dict[str, list[_Reading]]] = defaultdict(lambda: defaultdict(list))
     unclear: set[int] = set()
     problems = []
     for labels, value in _values(result):
@@ -93,28 +95,41 @@ def _storage_free(result: QueryResult, matching: BrokerMatching) -> tuple[dict[i
             reason = "belongs to no known broker" if broker_id is None else "has no usable value"
             problems.append(f"a series of {STORAGE_QUERY} {reason}: {dict(labels)}")
             unclear.update(() if broker_id is None else (broker_id,))
-            continue
-        volume = _volume(labels)
-        known = volumes[broker_id].setdefault(volume, value)
-        if abs(known - value) > _SAME_SHARE * max(known, value) and broker_id not in unclear:
-            unclear.add(broker_id)
+        else:
+            own = ", ".join(f"{name}={text}" for name, text in sorted(labels.items()) if name not in _TARGET_LABELS)
+            devices[broker_id][labels.get("device", "")].append((own, value))
+    sums: dict[int, int] = {}
+    for broker_id, readings in devices.items():
+        volumes = [volume for device, of_device in readings.items() for volume in _volumes(device, of_device)]
+        if disputed := next((volume for volume in volumes if not _is_same(volume[1])), None):
+            own, sizes = disputed
             problems.append(
-                f"broker {broker_id} has two series of {STORAGE_QUERY} with {known} and {value} free bytes, and no "
-                f"label tells their volumes apart ({volume or 'no label'}), so that its free storage is unknown. Fix: "
+                f"broker {broker_id} has series of {STORAGE_QUERY} with {min(sizes)} and {max(sizes)} free bytes, and "
+                f"no label tells their volumes apart ({own or 'no label'}), so that its free storage is unknown. Fix: "
                 "keep the label with the volume in the query"
             )
-        volumes[broker_id][volume] = min(known, value)
-    sums = {broker_id: sum(values.values()) for broker_id, values in volumes.items() if broker_id not in unclear}
+        elif broker_id not in unclear:
+            sums[broker_id] = sum(min(sizes) for _, sizes in volumes)
     too_large = [broker_id for broker_id, total in sums.items() if not is_byte_count(total)]
     problems += [f"broker {b} has {sums.pop(b)} free bytes in {STORAGE_QUERY}; give at most 2^63-1" for b in too_large]
     return sums, problems
 
 
-def _volume(labels: Mapping[str, str]) -> str:
-    """Return what tells the volume of a series from others of its broker: its device, else all labels of its own."""
-    if device := labels.get("device"):
-        return f"device={device}"
-    return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()) if name not in _TARGET_LABELS)
+def _volumes(device: str, readings: Sequence[_Reading]) -> list[tuple[str, list[int]]]:
+    """Return each volume of one device, as its labels, with the values of its series.
+
+    Several mount points of a device are one volume, and have the same free bytes. Those of tmpfs are several volumes.
+    """
+    if device and _is_same([value for _, value in readings]):
+        return [(readings[0][0], [value for _, value in readings])]
+    volumes: dict[str, list[int]] = defaultdict(list)
+    for own, value in readings:
+        volumes[own].append(value)
+    return list(volumes.items())
+
+
+def _is_same(sizes: Sequence[int]) -> bool:
+    return max(sizes) - min(sizes) <= _SAME_SHARE * max(sizes)
 
 
 def _partition_sizes(result: QueryResult) -> tuple[dict[TopicPartitionKey, int], list[str]]:

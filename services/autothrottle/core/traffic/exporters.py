@@ -316,6 +316,8 @@ class Exporter:
     """Label -> regular expression for its whole value; an absent label has the value "". `!` before it negates it."""
     device_label: str = ""
     """Label with the network device; "": the metrics are not those of devices."""
+    chooses_for_queries: bool = False
+    """Whether the devices of the operator's own queries are chosen, too: the operator has named their label."""
     facts: Sequence[str] = ()
     """Names of the metrics with facts of devices, which decide which of them count; (): their names decide."""
     net_devices: str = ""
@@ -425,10 +427,10 @@ class Exporter:
         have its own label.
         """
         if label in ("", self.device_label):
-            return self
+            return replace(self, chooses_for_queries=True) if label else self
         where = {name: pattern for name, pattern in self.where.items() if name != self.device_label}
         where[label] = f"!{VIRTUAL_DEVICES}"
-        return replace(self, where=where, device_label=label, facts=(), speed="")
+        return replace(self, where=where, device_label=label, chooses_for_queries=True, facts=(), speed="")
 
     def with_brokers(self, label: BrokerLabel | None, names: Collection[str]) -> Exporter:
         """Return this exporter for the brokers that the operator names; its own filter by name does not count then.

@@ -68,13 +68,14 @@ class HostSeries:
             measured: query or direction, and its series that count -> their sum.
             capacity: speed of the fastest device (None: unknown) -> the capacity.
             now: seconds since the epoch, on the clock of the samples.
-            own_queries: queries of the operator, all of whose series count.
+            own_queries: queries of the operator, all of whose series count unless an option names their devices' label.
 
         Raises:
             Missing: a rate or the capacity is unknown.
             Invalid: a sample is invalid.
         """
         label, traffic = exporter.device_label, chain.from_iterable(self.traffic.values())
+        own_queries = () if exporter.chooses_for_queries else own_queries
         links = exporter.links(traffic, self.speeds, self.facts, self.hosts)
         counting = {
             query: list(series) if query in own_queries else [s for s in series if _is_of(s, label, links.counted)]
@@ -346,10 +347,10 @@ def _check_labels(
     virtual = [device for device in devices if is_virtual(device) and not is_vlan(device)]
     if not label or (is_own and not 0 < len(virtual) < len(devices)):
         return
-    fix = "select the NICs in the query" if is_own else f"--broker-device-label={label}, or select one device by name"
+    choice = "select the NICs in the query" if is_own else "select one device by name"
     raise Invalid(
         f"broker {broker_id} has series of {query} that differ in the network device ({label}: {_shown(devices)}), and "
-        f"their sum may count bytes twice. Fix: {fix}"
+        f"their sum may count bytes twice. Fix: --broker-device-label={label}, or {choice}"
     )
 
 

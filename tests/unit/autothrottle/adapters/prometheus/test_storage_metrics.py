@@ -124,10 +124,22 @@ def test_volumes_that_no_label_tells_apart_are_reported(server: ExporterEmulator
     found = fetch(server)
     assert found.storage_free == {2: 7}
     problem = next(problem for problem in found.problems if "broker 1" in problem)
-    assert "with 400 and 100 free bytes, and no label tells their volumes apart" in problem
+    assert "with 100 and 400 free bytes, and no label tells their volumes apart" in problem
 
 
 def test_volume_that_two_targets_report_counts_once(server: ExporterEmulator) -> None:
     one = {"pod": "kafka-1", "persistentvolumeclaim": "data-0-kafka-1"}
     server.answers[1] = vector(({**one, "job": "a"}, "1000"), ({**one, "job": "b"}, "999"))
     assert fetch(server).storage_free == {1: 999}
+
+
+def test_mount_points_of_one_device_count_once_unless_their_free_bytes_differ(server: ExporterEmulator) -> None:
+    """A bind mount shows the device of a volume again. A device such as tmpfs has several volumes."""
+    bound, several = {"pod": "kafka-1", "device": "/dev/sdb"}, {"pod": "kafka-2", "device": "tmpfs"}
+    server.answers[1] = vector(
+        ({**bound, "mountpoint": "/data"}, "400"),
+        ({**bound, "mountpoint": "/etc/hosts"}, "400"),
+        ({**several, "mountpoint": "/data1"}, "400"),
+        ({**several, "mountpoint": "/data2"}, "100"),
+    )
+    assert fetch(server).storage_free == {1: 400, 2: 500}

@@ -227,4 +227,9 @@ def test_query_of_the_operator_may_select_several_nics_and_no_devices_on_top_of_
     assert loads(chosen[:2], {1: ["b1"]}).brokers[1].outbound.rate == 10
     problem = loads(chosen, {1: ["b1"]}).problems[1]
     assert "differ in the network device (interface: docker0, eth0, eth1)" in problem
-    assert problem.endswith("Fix: select the NICs in the query")
+    assert problem.endswith("Fix: --broker-device-label=interface, or select the NICs in the query")
+    exporter = EXPORTERS["node_exporter"].with_device_label("interface")
+    reading = SeriesReading(
+        BrokerMatching(registered={1: ["b1"]}), LINK, NOW, {TX: chosen, RX: chosen}, exporter=exporter
+    )
+    assert (reading.loads().brokers[1].outbound.rate, reading.loads().devices) == (10, {1: ("eth0", "eth1")})

@@ -23,6 +23,7 @@ from autothrottle.core.inspection import (
     Finding,
     fetches_inspected,
     finding,
+    growth_compared,
     loads_inspected,
     one_line_per_cause,
     racks_inspected,
@@ -51,7 +52,7 @@ _POLL_SECONDS = 0.5
 
 _UNREACHABLE = "check its address and credentials, and that it runs"
 
-_METRICS, _CLUSTER, _SNAPSHOT = "metrics", "Kafka", "Kafka, throttles"
+_METRICS, _CLUSTER, _SNAPSHOT, _GROWTH = "metrics", "Kafka", "Kafka, throttles", "log growth"
 
 T = TypeVar("T")
 
@@ -68,6 +69,8 @@ class CheckSources:
     """None: no admin API is configured, which has the settings."""
     permissions: Mapping[str, Callable[[], PermissionSource]]
     """What is accessed, such as `state store` -> the permissions there."""
+    log_growth: Callable[[], LoadSource] | None = None
+    """Loads from the growth of the logs, to compare with; None: no admin API is configured, or they are `loads`."""
 
 
 def check(sources: CheckSources, configuration: Configuration, limit: timedelta = _LIMIT) -> list[Finding]:
@@ -82,8 +85,13 @@ def check(sources: CheckSources, configuration: Configuration, limit: timedelta 
     reads[_CLUSTER] = lambda: sources.cluster().fetch_cluster(timeout)
     reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=timeout)
     if connect := sources.loads:
-        reads[_METRICS] = lambda: _complete_loads(connect(), configuration, timeout)
+        collects = configuration.metrics_source in ("scrape", "kafka")
+        patience = _PATIENCE + configuration.scrape_interval if collects else timedelta(0)
+        reads[_METRICS] = lambda: _complete_loads(connect(), patience, timeout)
+    if connect_growth := sources.log_growth:
+        reads[_GROWTH] = lambda: _complete_loads(connect_growth(), _PATIENCE, timeout)
     readings = _in_parallel(reads, limit)
+    growth = readings.pop(_GROWTH, None)  # brokers that cannot be read are findings of the other sources
     cluster, loads = readings[_CLUSTER], readings.get(_METRICS)
     brokers = cluster.brokers if isinstance(cluster, PlacementCluster) else {}
     fetches: dict[str, Any] = {"fetch sizes": None} if brokers else {}
@@ -96,6 +104,8 @@ def check(sources: CheckSources, configuration: Configuration, limit: timedelta 
     if isinstance(loads, Loads):
         registered = brokers or _registered(readings[_SNAPSHOT])
         judged[_METRICS] = lambda: _loads_judged(loads, registered, configuration)
+        if isinstance(growth, Loads):
+            judged[_GROWTH] = lambda: growth_compared(loads, growth)
     for name, reading in fetches.items():
         judged[name] = partial(_fetches_judged, name, reading, cluster, loads, configuration)
     return [line for name, judge in judged.items() for line in _guarded(name, judge)]
@@ -144,10 +154,8 @@ def _missing_permissions(
     return source.fetch_missing_permissions(limit) or Finding(name, source.summary)
 
 
-def _complete_loads(source: LoadSource, configuration: Configuration, timeout: timedelta) -> Loads:
-    """Return loads that cover a few seconds. A source that collects its own samples gets time for that."""
-    collects = configuration.metrics_source in ("scrape", "kafka")
-    patience = _PATIENCE + configuration.scrape_interval if collects else timedelta(0)
+def _complete_loads(source: LoadSource, patience: timedelta, timeout: timedelta) -> Loads:
+    """Return loads that cover a few seconds. A source that collects its own samples gets this time for that."""
     began = time.monotonic()
     deadline = began + patience.total_seconds()
     while True:
@@ -259,4 +267,5 @@ def check_sources(composition: Composition) -> CheckSources:
         loads=composition.sources.load_source if is_needed else None,
         settings=cluster.fetch_settings,
         permissions={"state store": state.permissions, **cluster.permissions()},
+        log_growth=composition.sources.log_growth() if is_needed else None,
     )

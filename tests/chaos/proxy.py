@@ -179,8 +179,12 @@ class Link:
         for reserved in self._reserved.values():
             reserved.close()
         self.cut()
-        while self._threads:
-            self._threads.pop().join()
+        while True:
+            with self._lock:  # a thread is in the list right before it is started
+                if not self._threads:
+                    return
+                thread = self._threads.pop()
+            thread.join()
 
     @property
     def connect(self) -> str:

@@ -30,6 +30,11 @@ class StorageMetricsContract:
         store.write_storage_metrics(SAMPLE, compress, TIMEOUT)
         assert store.fetch_storage_metrics(TIMEOUT) == SAMPLE
 
+    def test_a_sample_says_whether_its_topics_have_the_names_of_kafka(self, store: StorageMetricsStore) -> None:
+        for has_exact_names in (True, False):
+            store.write_storage_metrics(replace(SAMPLE, has_exact_names=has_exact_names), True, TIMEOUT)
+            assert store.fetch_storage_metrics(TIMEOUT).has_exact_names is has_exact_names
+
     def test_a_later_sample_replaces_an_earlier_one(self, store: StorageMetricsStore) -> None:
         later = StorageMetrics({("t", 2): 8}, {1001: 5}, datetime(2026, 11, 24, 13, 0, tzinfo=UTC))
         store.write_storage_metrics(SAMPLE, True, TIMEOUT)

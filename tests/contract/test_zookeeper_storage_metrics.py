@@ -65,6 +65,7 @@ def test_we_read_the_nodes_of_the_original(
     found = store.fetch_storage_metrics(TIMEOUT)
     assert (found.sizes, found.storage_free) == ({("t", 0): 1_500_000_000}, {1001: 1_200_000_000_000})
     assert found.sampled is not None and abs(found.sampled - datetime.now(UTC)) < timedelta(minutes=5)
+    assert not found.has_exact_names, "the original reads Datadog"
 
 
 def test_time_of_the_sample_counts_only_while_the_original_has_written_nothing(

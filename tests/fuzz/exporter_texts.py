@@ -151,7 +151,7 @@ class ExporterTexts:
 
 
 def _scrape(source: ScrapedMetrics, target: Target, text: bytes) -> None:
-    call = source._call(target)
+    call = source._call(target, {})
     object.__setattr__(call, "send", lambda: canned(text))
     try:
         Exchange(call, time.monotonic() + 60).run()

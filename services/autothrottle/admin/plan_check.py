@@ -111,7 +111,7 @@ class PlanCheck:
             {b: broker.rack for b, broker in brokers.items()},
             {b for b, broker in brokers.items() if broker.cordoned},
             metrics.storage_free,
-            metrics.sizes,
+            metrics.sizes_of({topic for topic, _ in assignments})[0],
             settings.min_in_sync_replicas,
         )
         refused = refusals(cluster, judged, allowances)

@@ -14,6 +14,8 @@ from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.composition.cluster import ZooKeeperCluster
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.broker_matching import parse_broker_label
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.loads import MAX_LINK_RATE, Capacity
 from autothrottle.ports.telemetry import LoadSource, NoLoads
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, OPTIONS, Configuration
 from autothrottle.runtime.shutdown import Shutdown
@@ -72,6 +74,7 @@ class MetricsSources:
             key_files=key_files,
             net_tx_query=configuration.net_tx_query,
             net_rx_query=configuration.net_rx_query,
+            net_devices=configuration.net_devices,
             broker_id_tag=configuration.broker_id_tag,
             instance_type_tag=configuration.instance_type_tag,
             capacity_tag=configuration.capacity_tag or None,
@@ -92,6 +95,20 @@ class MetricsSources:
         except Unavailable as error:
             log.warning("The API key cannot be checked, starting without: %s", error)
         return self.datadog
+
+    def log_growth(self) -> Callable[[], LoadSource] | None:
+        """Return what builds the loads from the growth of the logs, without consumers, to compare the source with.
+
+        None: the brokers report no log sizes, or the growth of the logs is the source.
+        """
+        log_sizes = self._cluster().log_sizes
+        if log_sizes is None or self._configuration.metrics_source == "kafka":
+            return None
+        window, links = (
+            self._configuration.metrics_window,
+            CapacityLimits(default=Capacity(MAX_LINK_RATE, MAX_LINK_RATE)),
+        )
+        return lambda: self._stack.closing(LogLoads(log_sizes, links, 0.0, window))
 
     def _log_loads(self) -> LoadSource:
         log_sizes = self._cluster().log_sizes
@@ -114,6 +131,8 @@ class MetricsSources:
             ca_file=configuration.prometheus_ca,
             token_file=configuration.prometheus_token_file,
             user_file=configuration.prometheus_user_file,
+            headers_file=configuration.prometheus_headers_file,
+            series_kind=configuration.broker_series_kind,
             window=configuration.metrics_window,
             delay=configuration.metrics_delay,
             broker_label=configuration.broker_label or parse_broker_label(exporter.broker_label, "broker-label"),
@@ -134,9 +153,14 @@ class MetricsSources:
             interval=configuration.scrape_interval,
             window=configuration.metrics_window,
             broker_map=configuration.broker_map,
+            ca_file=configuration.scrape_ca,
+            token_file=configuration.scrape_token_file,
+            user_file=configuration.scrape_user_file,
         )
         hosts = self._cluster().broker_hosts()
-        return self._stack.cancellable(ScrapedMetrics(settings, configuration.capacities, hosts))
+        metrics = self._stack.cancellable(ScrapedMetrics(settings, configuration.capacities, hosts))
+        self._credentials.append(lambda: metrics.credentials)
+        return metrics
 
     def _installed_source(self, name: str) -> LoadSource:
         """Build the source of an entry point; the stack closes it if it can be closed."""

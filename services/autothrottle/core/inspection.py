@@ -34,6 +34,10 @@ _EXAMPLE = re.compile(", such as |(?<=although nothing moves): ")
 """What follows differs between resources with the same finding."""
 _FACTS_SHOWN = 20
 """Brokers or topics with facts of one kind that the text lists, one line each."""
+_LEAST_GROWTH, _LEAST_SURPLUS = 1_000_000, 10_000_000
+"""Smaller rates, bytes/s, are not compared with the growth of the logs."""
+_LEAST_SHARE_OF_GROWTH, _MOST_OF_GROWTH = 2 / 3, 3
+"""A load outside of these multiples of the growth of the logs does not fit it."""
 _RANGES_SHOWN, _NAMES_SHOWN = 10, 5
 
 
@@ -147,6 +151,36 @@ def loads_inspected(loads: Loads, registered: Collection[int], limits: Limits, n
         if devices := loads.devices.get(broker_id):
             yield Finding(f"broker {broker_id}", f"network devices that count: {', '.join(devices)}")
     yield from (finding("metrics", warning) for warning in loads.warnings)
+
+
+def growth_compared(loads: Loads, growth: Loads) -> Iterator[Finding]:
+    """Yield brokers whose load in the metrics source does not fit the growth of their logs.
+
+    What a log gains has crossed the link of its broker, and that of the leader for a follower. So a load below it is
+    not that of the link. One far above it may be right, if other programs of the host receive much.
+
+    Args:
+        loads: the newest sample of the metrics source.
+        growth: loads from the growth of the logs, without consumers.
+    """
+    fix = (
+        "compare both again under a steady load, and check that the series are those of this broker, and whether they "
+        "are counters or rates, see --broker-series-kind"
+    )
+    for broker_id in sorted(loads.brokers.keys() & growth.brokers.keys()):
+        load, grown = loads.brokers[broker_id], growth.brokers[broker_id]
+        for role, way in _DIRECTIONS.items():
+            measured, least = load.of(role).rate, grown.of(role).rate
+            if least >= _LEAST_GROWTH and measured < _LEAST_SHARE_OF_GROWTH * least:
+                value = f"{way} load is {megabytes_per_second(measured)}, and the growth of the logs shows at least"
+                yield Finding(f"broker {broker_id}", f"{value} {megabytes_per_second(least)}", fix)
+        measured, gained = load.inbound.rate, grown.inbound.rate
+        if measured >= _LEAST_SURPLUS and measured > _MOST_OF_GROWTH * gained:
+            value = (
+                f"inbound load is {megabytes_per_second(measured)}, and its logs grow by {megabytes_per_second(gained)}"
+            )
+            devices = "check which devices and series count; if other programs of its host receive so much, it is right"
+            yield Finding(f"broker {broker_id}", value, devices)
 
 
 def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:

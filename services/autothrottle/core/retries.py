@@ -62,6 +62,11 @@ CYCLE = Retry(
 SETTINGS = Retry(
     "Reading fetch settings of brokers and topics", "They change rarely, and a cycle does without them", first=60.0
 )
+METRICS = Retry(
+    "Reading a metrics source that failed, while bytes move. A thread of its own asks it. A cycle follows its answer",
+    "Rates follow the load within seconds of its return, at any `--interval`, and no cycle waits for it meanwhile",
+    first=5.0,
+)
 CALL = Retry(
     "A call, a stream or a connection to another service, after a round over all its replicas",
     "A restarted service answers within a second. Many callers must not keep it busy",

@@ -24,6 +24,21 @@ def encodable(text: str, limit: int | None = MAX_TEXT) -> str:
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
 
+MAX_TAG = 200
+"""Longest tag in characters; Datadog cuts longer ones."""
+
+
+def datadog_tag(text: str) -> str:
+    """Return a tag as Datadog stores it: in lower case, with `_` for runs of other characters and of `_`.
+
+    Source: docs.datadoghq.com/getting_started/tagging, and the normalisation in Datadog's trace agent.
+
+    >>> datadog_tag("topic:Orders.V2"), datadog_tag("topic:__transaction_state"), datadog_tag("topic:a__b_")
+    ('topic:orders.v2', 'topic:_transaction_state', 'topic:a_b')
+    """
+    return re.sub(r"(?:[^\w:./-]|_)+", "_", text.lower())[:MAX_TAG].rstrip("_")
+
+
 def ip_address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the IP address that a text is, without brackets and port; None: it is not one.
 

@@ -205,6 +205,8 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         if not topics:
             raise Missing(f"no topic matches {', '.join(scope.topics)[:200]}; the cluster has {len(names)} topics")
         cluster, why_unsized = self._with_storage(cluster, context, with_metrics)
+        if with_metrics:
+            cluster.require_clear_sizes(topics)
         partitions = tuple(partition for partition in cluster.partitions if partition.topic in topics)
         selection = select_brokers(partitions, broker_ids, cluster.brokers)
         return _Planning(scope, cluster, partitions, selection, why_unsized)

@@ -52,7 +52,7 @@ from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionReques
 from autothrottle.core.quotas.keys import ClientReading, QuotaState
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
-from autothrottle.core.retries import SETTINGS
+from autothrottle.core.retries import METRICS, SETTINGS
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import ConfigWriter, FetchSettingsSource, QuotaSource, Reassigner, SnapshotSource, Term
@@ -369,6 +369,7 @@ class Observer:
     settings: PlannerSettings
     submissions: Submissions
     reader: SettingsReader
+    probe: LoadsProbe
     watchdog: Watchdog
     now: Callable[[], datetime]
     clock: Callable[[], float]
@@ -428,7 +429,8 @@ class Observer:
         self, term: TermState, snapshot_request: SnapshotRequest, scheduled: bool, newest_event: int
     ) -> tuple[_ClusterReading, KnownLoads | None]:
         """Read the cluster and, if they are due, the loads at the same time."""
-        are_due = scheduled or term.loads.are_due(self.clock(), self.settings.metrics_window)
+        has_returned = self.probe.take_return()
+        are_due = scheduled or has_returned or term.loads.are_due(self.clock(), self.settings.metrics_window)
         cluster: _ClusterReading
         with ThreadPoolExecutor(1, "loads") as executor:
             fetching = self._begin(executor, self._fetch_loads) if are_due else None
@@ -517,6 +519,63 @@ def _attempt_optional(what: str, call: Callable[[], T]) -> T | AutothrottleError
     except Exception as error:
         log.exception("Reading %s failed unexpectedly; the cycle continues without them. Fix: report this", what)
         return Unavailable(f"unexpected {type(error).__name__}; the log has the traceback")
+
+
+class LoadsProbe:
+    """Asks a metrics source that failed, in its own thread, until it has a load again. Thread-safe.
+
+    Without it, the return of the source would show at the next scheduled cycle only. Event cycles do not ask a source
+    that may hang.
+    """
+
+    def __init__(self, source: LoadSource, on_return: Callable[[], None], pause_seconds: float = METRICS.first) -> None:
+        """`on_return` is called when the source has a load again, from another thread, and must not block."""
+        self._source, self._on_return, self._pause = source, on_return, pause_seconds
+        self._changed = threading.Condition()
+        self._is_needed = self._closed = self._has_returned = False
+        self._thread: threading.Thread | None = None
+
+    def follow(self, is_needed: bool) -> None:
+        """Ask the source from now on, or no longer. Does not block."""
+        with self._changed:
+            self._is_needed = is_needed and not self._closed
+            self._changed.notify_all()
+            if self._is_needed and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="metrics-probe", daemon=True)
+                self._thread.start()
+
+    def take_return(self) -> bool:
+        """Return whether the source has returned since the last call."""
+        with self._changed:
+            has_returned, self._has_returned = self._has_returned, False
+            return has_returned
+
+    def close(self) -> None:
+        """Stop the thread; waits up to 6 s for a question in progress. Idempotent."""
+        with self._changed:
+            self._closed, self._is_needed = True, False
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_READER_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_needed or self._closed)
+                if self._closed or self._changed.wait_for(lambda: self._closed, self._pause):
+                    return
+                if not self._is_needed:
+                    continue
+            if self._has_load():
+                with self._changed:
+                    self._has_returned, self._is_needed = True, False
+                self._on_return()
+
+    def _has_load(self) -> bool:
+        try:
+            return bool(self._source.fetch_loads(SETTINGS_TIMEOUT).brokers)
+        except Exception:  # the cycles report it
+            return False
 
 
 class SettingsReader:

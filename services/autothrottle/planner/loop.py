@@ -35,6 +35,7 @@ from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.planner.calls import (
     CLUSTER_TIMEOUT,
     Applier,
+    LoadsProbe,
     Observer,
     PlannerDependencies,
     SettingsReader,
@@ -229,8 +230,11 @@ class Planner:
         self._state = ControllerState()
         self._copying: tuple[TopicReassignment, ...] = ()
         self._reader = SettingsReader(dependencies.settings, self._on_settings)
+        self._probe = LoadsProbe(dependencies.loads, lambda: self._triggers.request("the metrics source answers again"))
         self._watchdog = Watchdog(self._on_stall, self._on_recovery)
-        self._observer = Observer(dependencies, settings, self._submissions, self._reader, self._watchdog, now, clock)
+        self._observer = Observer(
+            dependencies, settings, self._submissions, self._reader, self._probe, self._watchdog, now, clock
+        )
         self._applier = Applier(dependencies, self._submissions, self._watchdog, now, clock)
         self._reporter = Reporter(dependencies.events, settings)
         self._metrics = PlannerMetrics(settings.interval, now, clock, dependencies.broker_pools)
@@ -279,6 +283,7 @@ class Planner:
         self._dependencies.election.leave()
         self._reporter.stop()
         self._reader.close()
+        self._probe.close()
         self.wake_watches()
 
     def stall(self) -> str:
@@ -468,6 +473,7 @@ class Planner:
                 self._last_turn = self._clock()
             else:
                 self._submissions.begin_term(0)
+                self._probe.follow(False)
                 self._last_turn, self._unreadable = self._clock(), ""
                 self._metrics.note_idle()
             if max(self._failures.values()) >= _GIVES_UP:
@@ -664,6 +670,8 @@ class Planner:
             self._copying = decision.view.copying.reassignments
             snapshot = decision.view.to_throttle
             self._reader.want(snapshot.participants.keys(), snapshot.topics)
+            are_lost = bool(snapshot.participants) and self._state.term.loads.are_lost
+            self._probe.follow(are_lost and self._thread.is_alive())
 
     def _settle(self, cycle: CycleOutcome, decision: CycleDecision, results: CycleResults) -> None:
         """Record what became of a decision, answer its caller, and request the cycles that follow."""

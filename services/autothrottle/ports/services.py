@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import Incomplete
+from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.partition_map import PartitionMap, TopicPartitionKey
+from autothrottle.core.placement.partition_map import PartitionMap, TopicPartitionKey, sizes_by_topic
 from autothrottle.core.records import PlannerState, Submission
 
 
@@ -73,6 +73,16 @@ class StorageMetrics:
     """Broker id -> bytes of its log directories; absent: unknown."""
     cordoned: frozenset[int] = frozenset()
     """Brokers whose log directories are all cordoned (KIP-1066); the free storage of others excludes cordoned ones."""
+    has_exact_names: bool = True
+    """Whether the names of topics are Kafka's; False: perhaps those of Datadog, which changes them."""
+
+    def sizes_of(self, topics: Iterable[str]) -> tuple[Mapping[TopicPartitionKey, int], Mapping[str, str]]:
+        """Return the sizes of the cluster's topics, by Kafka's names, and why the size of a topic is not clear.
+
+        Args:
+            topics: all topics of the cluster.
+        """
+        return (self.sizes, {}) if self.has_exact_names else sizes_by_topic(topics, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,17 @@ class PlacementCluster:
     """Broker id -> bytes of its log directories; absent: unknown."""
     problems: tuple[str, ...] = ()
     """Brokers and topics that cannot be read and are absent, one sentence each."""
+    unclear_sizes: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> why the sample does not say which size is its own."""
+
+    def require_clear_sizes(self, topics: Collection[str]) -> None:
+        """Check that no size of these topics may be that of another topic.
+
+        Raises:
+            Invalid: a size is not clear.
+        """
+        for topic in sorted(self.unclear_sizes.keys() & topics):
+            raise Invalid(f"size of {topic} is unknown: {self.unclear_sizes[topic]}")
 
     @property
     def replication(self) -> Mapping[str, int]:
@@ -115,6 +136,7 @@ class PlacementCluster:
 
     def with_storage(self, metrics: StorageMetrics) -> PlacementCluster:
         """Return the cluster with sizes and free storage; what the sample lacks stays unknown."""
+        sizes, unclear = metrics.sizes_of({one.topic for one in self.partitions})
         return PlacementCluster(
             {
                 id: replace(
@@ -124,8 +146,9 @@ class PlacementCluster:
                 )
                 for id, broker in self.brokers.items()
             },
-            tuple(one._replace(size=metrics.sizes.get(one.key)) for one in self.partitions),
+            tuple(one._replace(size=sizes.get(one.key)) for one in self.partitions),
             metrics.storage_total,
+            unclear_sizes=unclear,
         )
 
 

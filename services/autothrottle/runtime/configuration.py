@@ -32,7 +32,7 @@ from autothrottle.core.traffic.capacity import (
     parse_cap_map,
     parse_capacity,
 )
-from autothrottle.core.traffic.counters import SeriesName
+from autothrottle.core.traffic.counters import SeriesKind, SeriesName
 from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
@@ -120,14 +120,25 @@ def _capacity(name: str, meaning: str, example: str) -> Capacity | None:
 _PROMQL = "PromQL: a range vector of counters, or an instant vector of rates in bytes/s"
 
 
+def _series_kind(text: str) -> SeriesKind | None:
+    if text not in ("", *SeriesKind):
+        raise Refused("is neither counter nor rate")
+    return SeriesKind(text) if text else None
+
+
+def _label_name(text: str) -> str:
+    if text and not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", text):
+        raise Refused("is not the name of a label")
+    return text
+
+
 def _scrape_url(text: str) -> str:
     if text and not re.fullmatch(r"https?://[!-~]+", text):
         raise Refused("is not an http or https URL")
     if kinds.has_user(text):
         raise Refused(
             "contains a user",
-            "give http://{host}:9100/metrics, without user and password; the scraper sends none, so let the exporters "
-            "admit this host without them",
+            "give http://{host}:9100/metrics, and the user and password in a file with --scrape-user-file",
         )
     if text and not re.search(r"\{(host|broker)\}", text):
         raise Refused("has neither {host} nor {broker}, so all brokers would have one target")
@@ -205,6 +216,21 @@ class Configuration:
         "Series with the bytes that a broker receives, all summed up; from the exporter if empty",
         "bytesin_total,replicationbytesin_total",
     )
+    broker_series_kind: SeriesKind | None = option(
+        _series_kind,
+        "",
+        "Whether broker-tx-series, broker-rx-series and the series of own queries are counters of bytes or rates in "
+        "bytes/s; from their names if empty",
+        "counter, rate, or empty",
+        example="counter",
+    )
+    broker_device_label: str = option(
+        _label_name,
+        "",
+        "Label with the network device; from the exporter if empty",
+        "the name of a label, or empty",
+        example="interface",
+    )
     broker_leader_quota_series: tuple[SeriesName, ...] = kinds.series_names(
         "broker-leader-quota-series",
         "Series with the throttled replication that a broker sends, bytes/s; Kafka's own names if empty",
@@ -243,6 +269,11 @@ class Configuration:
         "/run/secrets/prometheus-user",
         "a readable file with USER:PASSWORD alone",
     )
+    prometheus_headers_file: str = kinds.file(
+        "Further headers, such as the tenant of Mimir",
+        "/run/secrets/prometheus-headers",
+        "a readable file with NAME: VALUE in each line",
+    )
 
     SCRAPE: ClassVar[str] = "Scraping"
     scrape_url: str = option(
@@ -251,6 +282,19 @@ class Configuration:
         "Address of each broker's exporter; from the exporter if empty",
         "a URL without user, with {host} (host in the broker's registration) or {broker} (broker id)",
         example="http://{host}:9100/metrics?collect[]=netdev&collect[]=netclass",
+    )
+    scrape_ca: str = kinds.file(
+        "Certificates of the authorities of the exporters; those of the system if empty",
+        "/etc/ssl/exporters.crt",
+        _PEM_FILE,
+    )
+    scrape_token_file: str = kinds.file(
+        "Bearer token for the exporters", "/run/secrets/scrape-token", "a readable file with the token alone"
+    )
+    scrape_user_file: str = kinds.file(
+        "User and password for the exporters, by basic authentication",
+        "/run/secrets/scrape-user",
+        "a readable file with USER:PASSWORD alone",
     )
     scrape_interval: timedelta = kinds.seconds("5", "Time between two readings of an exporter")
 
@@ -543,10 +587,15 @@ class Configuration:
 
     @property
     def exporter(self) -> Exporter:
-        """The metrics of the brokers' exporters, with the operator's series and network devices."""
-        preset = EXPORTERS[self.broker_exporter].with_net_devices(self.net_devices)
-        quotas = preset.with_quota_rates(self.broker_leader_quota_series, self.broker_follower_quota_series)
-        return quotas.with_series(self.broker_tx_series, self.broker_rx_series)
+        """The metrics of the brokers' exporters, with the operator's series, brokers and network devices.
+
+        Raises:
+            Invalid: the name of a series does not say whether it is a counter or a rate.
+        """
+        preset = EXPORTERS[self.broker_exporter].with_device_label(self.broker_device_label)
+        devices = preset.with_net_devices(self.net_devices).with_brokers(self.broker_label, self.broker_map)
+        quotas = devices.with_quota_rates(self.broker_leader_quota_series, self.broker_follower_quota_series)
+        return quotas.with_series(self.broker_tx_series, self.broker_rx_series, self.broker_series_kind)
 
     @property
     def zookeeper_files(self) -> SecurityFiles:

@@ -417,12 +417,16 @@ class _Combinations:
             yield f"{absent} is not given; Datadog rejects queries without both keys"
         if _is_plain_http(settled.datadog_url):
             yield "datadog-url is plain http to another host: the keys are readable on the network"
-        if settled.net_devices and not EXPORTERS[settled.broker_exporter].device_label:
+        has_devices = settled.broker_device_label or EXPORTERS[settled.broker_exporter].device_label
+        if settled.net_devices and not has_devices:
             exporter = settled.broker_exporter
             yield f"net-devices is given, but broker-exporter {exporter} does not report network devices"
-        has_secret = settled.prometheus_token_file or settled.prometheus_user_file
-        if has_secret and _is_plain_http(settled.prometheus_url):
+        secrets = settled.prometheus_token_file, settled.prometheus_user_file, settled.prometheus_headers_file
+        if any(secrets) and _is_plain_http(settled.prometheus_url):
             yield "prometheus-url is plain http to another host: the credentials are readable on the network"
+        scrape_url = settled.scrape_url or EXPORTERS[settled.broker_exporter].url
+        if (settled.scrape_token_file or settled.scrape_user_file) and _is_plain_http(scrape_url):
+            yield "scrape-url is plain http to other hosts: the credentials are readable on the network"
         if settled.kafka_bootstrap_controllers and settled.kafka_backend is not KafkaBackend.ADMIN:
             yield "kafka-bootstrap-controllers is given, but only the admin backend uses it"
         is_remote = any(not is_loopback(server) for server in settled.zk_addr)
@@ -447,8 +451,13 @@ class _Combinations:
                 f"{self._valued('broker-exporter')} reports all pods of a host, so metrics-source scrape cannot read "
                 "it. Fix: --metrics-source=prometheus"
             )
-        if values.prometheus_token_file and values.prometheus_user_file:
-            self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
+        try:
+            values.exporter  # noqa: B018  # its series must say what they are
+        except Invalid as error:
+            self.problems.append(str(error))
+        for prefix in ("prometheus", "scrape"):
+            if getattr(values, f"{prefix}_token_file") and getattr(values, f"{prefix}_user_file"):
+                self.problems.append(f"{prefix}-token-file and {prefix}-user-file are both given. Fix: give one")
 
     def _check_state_store(self, settled: Configuration) -> None:
         if settled.state_store is not StateStore.KAFKA:

@@ -103,6 +103,8 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
         Missing: no topic matches.
     """
     partitions = _partitions(options, cluster)
+    if cluster and options.placement is Strategy.STORAGE:
+        cluster.require_clear_sizes({partition.topic for partition in partitions})
     selection = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
     evacuation = leadership_evacuation(
         partitions, options.leader_evac_brokers, options.leader_evac_topics, compile_pattern
@@ -135,6 +137,7 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
         Missing: no topic matches.
     """
     partitions = _partitions(options, cluster)
+    cluster.require_clear_sizes({partition.topic for partition in partitions})
     selection = select_brokers(partitions, options.brokers, cluster.brokers)
     if selection.missing or selection.replaced:
         raise Invalid(f"reassignment only allows broker additions: {'; '.join(selection.messages)}")
@@ -182,6 +185,7 @@ def plan_relief(
         raise Invalid(f"the storage of broker {full} is unknown. Fix: --metrics-source kafka, with Kafka 3.3 or later")
     options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
     partitions = _partitions(options, cluster)
+    cluster.require_clear_sizes({partition.topic for partition in partitions if full in partition.replicas})
     selection = select_brokers(partitions, (*options.brokers, full), cluster.brokers)
     reserves = {id: round((1 - options.to) * total) for id, total in cluster.storage_total.items()}
     plan = relieve(partitions, selection.brokers, full, reserves, growth, _rules(options))

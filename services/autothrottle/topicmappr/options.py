@@ -479,6 +479,9 @@ class FetcherOptions:
     prometheus_user_file: str = kinds.file(
         "File with USER:PASSWORD for Prometheus", "prometheus-user", "a readable file"
     )
+    prometheus_headers_file: str = kinds.file(
+        "File with further headers for Prometheus, NAME: VALUE in each line", "prometheus-headers", "a readable file"
+    )
     broker_label: BrokerLabel | None = kinds.broker_label("from the host if empty")
     broker_map: Mapping[str, int] = kinds.broker_map()
     bootstrap_servers: tuple[str, ...] = kinds.addresses(

@@ -192,6 +192,7 @@ def _from_prometheus(options: FetcherOptions, stack: ExitStack) -> StorageMetric
         ca_file=options.prometheus_ca,
         token_file=options.prometheus_token_file,
         user_file=options.prometheus_user_file,
+        headers_file=options.prometheus_headers_file,
         broker_label=options.broker_label,
         broker_map=options.broker_map,
     )

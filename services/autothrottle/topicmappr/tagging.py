@@ -9,7 +9,7 @@ from typing import Any
 
 from autothrottle.core.capacity.broker_tags import BrokerTags
 from autothrottle.core.errors import Invalid
-from autothrottle.core.texts import escape_unprintable, excerpt
+from autothrottle.core.texts import datadog_tag, escape_unprintable, excerpt
 
 _SHOWN = 20
 
@@ -47,11 +47,11 @@ def hosts_of_brokers(
         required: tags that a host must have, too: they choose the cluster if several clusters share an account.
     """
     hosts: dict[int, list[str]] = defaultdict(list)
-    required_tags = {tag.lower() for tag in required}
+    required_tags = {datadog_tag(tag) for tag in required}
     for host, tags in sorted(host_tags.items()):
-        lower = {tag.lower() for tag in tags}
-        for name, _, value in (tag.partition(":") for tag in lower):
-            if name == broker_id_tag.lower() and value.isascii() and value.isdigit() and required_tags <= lower:
+        stored = {datadog_tag(tag) for tag in tags}
+        for name, _, value in (tag.partition(":") for tag in stored):
+            if name == datadog_tag(broker_id_tag) and value.isascii() and value.isdigit() and required_tags <= stored:
                 hosts[int(value)].append(host)
     return {id: tuple(names) for id, names in hosts.items()}
 

@@ -12,11 +12,13 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
+from statistics import mean
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from autothrottle.core.texts import datadog_tag
 from autothrottle_lab.emulators.http_server import EmulatorRoutes, EmulatorServer
 
 API_KEY = "lab-api-key"
@@ -43,6 +45,9 @@ Fault = int | bytes | Late | Literal["hang", "garbage", "half", "dribble"]
 
 MIN_COVERED_SECONDS = 0.3
 """Buckets that cover less time are omitted: their mean would be noise."""
+
+_AGGREGATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {"avg": mean, "sum": sum, "min": min, "max": max}
+"""Space aggregations of Datadog."""
 
 _ROLLUP = re.compile(r"(?P<query>.*)\.rollup\(avg, (?P<seconds>[1-9]\d*)\)", re.DOTALL)
 _KEEP_SECONDS = 900.0
@@ -133,6 +138,8 @@ class Host:
     """Settable: the directions, `tx` and `rx`, whose series are missing; the tags stay."""
     has_null_points: bool = False
     """Settable: whether all points of its series are null."""
+    devices: Mapping[str, float] = field(default_factory=dict)
+    """Settable: network device -> its share of the counters; empty: the series have no device."""
 
 
 @dataclass(slots=True)
@@ -285,11 +292,11 @@ class DatadogEmulator(EmulatorServer):
         return hosts
 
     def write_tags(self, host: str, source: str, tags: Sequence[str]) -> tuple[str, ...] | None:
-        """Replace the tags of a source, as Datadog does: in lower case, cut to 200 characters; None: unknown host."""
+        """Replace the tags of a source, as Datadog does: with its names; None: unknown host."""
         with self._lock:
             if host not in self._hosts:
                 return None
-            stored = tuple(str(tag).lower()[:200] for tag in tags)
+            stored = tuple(datadog_tag(str(tag)) for tag in tags)
             self._written_tags.setdefault(host, {})[source] = stored
             return stored
 
@@ -467,7 +474,8 @@ def _series_of(
 ) -> list[dict[str, Any]]:
     """Return the series of a host in Datadog's format, with a point for each bucket that has data.
 
-    There is one for each combination of the values that the host has of the tags that the query groups by.
+    There is one for each combination of the values that the host has of the tags that the query groups by. The network
+    devices of a group become one series by the aggregation at the start of the query.
 
     Args:
         host: the host.
@@ -481,21 +489,27 @@ def _series_of(
     bucket = start // rollup_seconds * rollup_seconds
     while bucket < end:
         covered = max(bucket, start), min(bucket + rollup_seconds, end)
-        mean = host.counters.mean(("tx", "rx").index(direction), *covered)
-        if mean is not None:
-            points.append([bucket * 1000.0, None if host.has_null_points else mean])
+        rate = host.counters.mean(("tx", "rx").index(direction), *covered)
+        if rate is not None:
+            points.append([bucket * 1000.0, None if host.has_null_points else rate])
         bucket += rollup_seconds
     metric = "system.net.bytes_sent" if direction == "tx" else "system.net.bytes_rcvd"
+    aggregation = next((name for name in _AGGREGATIONS if query.strip().startswith(f"{name}:")), "avg")
+
+    def share(group: Collection[str]) -> float:
+        chosen = [part for device, part in host.devices.items() if f"device:{device}" in group]
+        return _AGGREGATIONS[aggregation](chosen or [*host.devices.values()] or [1.0])
+
     return [
         {
-            "aggr": "avg",
+            "aggr": aggregation,
             "display_name": metric,
             "end": int(end * 1000) - 1,
             "expression": f"{query}.rollup(avg, {rollup_seconds})",
             "interval": rollup_seconds,
             "length": len(points),
             "metric": metric,
-            "pointlist": points,
+            "pointlist": [[at, None if rate is None else rate * share(group)] for at, rate in points],
             "query_index": 0,
             "scope": ",".join([*group, *_filters(query)]),
             "start": int(start * 1000),
@@ -516,6 +530,8 @@ def _groups(query: str) -> list[str]:
 def _tags_named(name: str, host: Host) -> list[str]:
     if name == "host":
         return [f"host:{host.name}"]
+    if name == "device" and host.devices:
+        return [f"device:{device}" for device in host.devices]
     tags = [tag for tag in host.tags if tag.startswith(f"{name}:")] if host.has_tagged_series else []
     return tags or [f"{name}:N/A"]
 

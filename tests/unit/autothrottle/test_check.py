@@ -68,6 +68,14 @@ def test_sound_deployment_has_facts_and_no_findings() -> None:
     assert {"state store", "racks", "Kafka", "metrics", "broker 1", "broker 2"} == {line.subject for line in lines}
 
 
+def test_new_source_is_compared_with_the_growth_of_the_logs() -> None:
+    grown = builders.load(1, mb(0), mb(50), capacity=mb(1000), end=datetime.now(UTC))
+    checked = replace(sources(), log_growth=lambda: MemoryMetrics(grown))
+    value = "inbound load is 1.00 MB/s, and the growth of the logs shows at least 50.00 MB/s"
+    assert warnings(checked) == [("broker 1", value)]
+    assert warnings(replace(checked, log_growth=refuse)) == []
+
+
 @pytest.mark.parametrize("name", ["cluster", "snapshots", "loads", "settings"])
 def test_source_that_is_unreachable_is_one_finding(name: str) -> None:
     changed: Any = {name: SimpleNamespace(fetch_settings=refuse) if name == "settings" else refuse}

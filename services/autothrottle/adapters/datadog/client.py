@@ -107,6 +107,8 @@ class DatadogSettings:
     """Query for the bytes per second sent, by host."""
     net_rx_query: str = "avg:system.net.bytes_rcvd{service:kafka} by {host}"
     """Query for the bytes per second received, by host."""
+    net_devices: str = ""
+    """Regular expression for the names of all network devices that count; "": names decide."""
     broker_id_tag: str = "broker_id"
     instance_type_tag: str = "instance-type"
     capacity_tag: str | None = None

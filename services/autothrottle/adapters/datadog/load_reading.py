@@ -12,16 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autothrottle.adapters.datadog.client import DatadogSettings
-from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
+from autothrottle.adapters.datadog.series import NO_VALUE, MetricSeries, MetricWindow
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import datadog_tag
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of, parse_capacity
-from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, by_broker
-
-NO_VALUE = "N/A"
-"""Datadog's value of a tag that a series does not have."""
+from autothrottle.core.traffic.counters import Series
+from autothrottle.core.traffic.exporters import Exporter
+from autothrottle.core.traffic.loads import Capacity, Loads, Utilization, by_broker
+from autothrottle.core.traffic.series_loads import HostLoad, HostSeries, loads_of
 
 _GROUPS = re.compile(r"\bby\s*\{([^{}]*)\}")
+_SINGLE_METRIC = re.compile(r"\s*\w+:[\w.]+\s*\{[^{}]*\}\s*by\s*\{[^{}]*\}\s*")
+_MEAN_OF_DEVICES = re.compile(r"\b(avg|min|max):system\.net\.bytes_\w+\s*\{(?![^{}]*\bdevice)[^{}]*\}")
+"""The agent reports one series for each network device of a host, and space aggregation makes one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +70,31 @@ def host_tags(tags: Iterable[str], settings: DatadogSettings) -> HostTags:
 def with_tags(query: str, settings: DatadogSettings) -> str:
     """Return a query that groups by our tags where it groups by host, so that its series carry them.
 
+    A query of one metric without functions groups by network devices, too: it would return the mean of them, since
+    Datadog stores a series for each host and device, and combines those of a group.
+
     >>> with_tags("avg:system.net.bytes_sent{service:kafka} by {host}", DatadogSettings("", ""))
-    'avg:system.net.bytes_sent{service:kafka} by {host,broker_id,instance-type}'
+    'avg:system.net.bytes_sent{service:kafka} by {host,device,broker_id,instance-type}'
     """
+    devices = ("device",) if _SINGLE_METRIC.fullmatch(query) else ()
 
     def with_names(match: re.Match[str]) -> str:
         names = [name.strip() for name in match[1].split(",")]
-        added = filter(None, _names(settings)) if "host" in names else ()
+        added = [*devices, *filter(None, _names(settings))] if "host" in names else []
         return f"by {{{','.join(dict.fromkeys([*names, *added]))}}}"
 
     return _GROUPS.sub(with_names, query)
+
+
+def _mean_of_devices(option: str, query: str) -> list[str]:
+    """Return a warning of a query that combines the network devices of a host into something else than their sum."""
+    found = None if _SINGLE_METRIC.fullmatch(query) else _MEAN_OF_DEVICES.search(query)
+    if found is None or "device" in ",".join(_GROUPS.findall(query)):
+        return []
+    return [
+        f"--{option} returns the {found[1]} of the network devices of each host, and not their sum. Fix: give a query "
+        "of one metric without functions, or name the devices in its scope, for example device:eth0"
+    ]
 
 
 def _names(settings: DatadogSettings) -> tuple[str, str, str | None]:
@@ -98,8 +117,8 @@ class LoadReading:
 
     def loads(self) -> Loads:
         hosts, warnings = self._hosts_by_broker()
-        brokers, problems = by_broker(sorted(hosts), lambda broker_id: self._load(broker_id, hosts[broker_id]))
-        return Loads(brokers, problems, tuple(warnings))
+        loads, problems = by_broker(sorted(hosts), lambda broker_id: self._load(broker_id, hosts[broker_id]))
+        return loads_of(loads, problems, tuple(warnings))
 
     def _hosts_by_broker(self) -> tuple[dict[int, list[str]], list[str]]:
         hosts: dict[int, list[str]] = {}
@@ -113,6 +132,8 @@ class LoadReading:
             for series in (self.outbound, self.inbound)
             if not series.by_host and not series.without_host
         ]
+        warnings += _mean_of_devices("net-tx-query", self.settings.net_tx_query)
+        warnings += _mean_of_devices("net-rx-query", self.settings.net_rx_query)
         for host in sorted(self.tags):
             broker_ids = self.tags[host].broker_ids
             if not broker_ids:
@@ -135,18 +156,32 @@ class LoadReading:
             "add it, or leave the host out of --net-tx-query and --net-rx-query"
         )
 
-    def _load(self, broker_id: int, hosts: Sequence[str]) -> BrokerLoad:
+    def _load(self, broker_id: int, hosts: Sequence[str]) -> HostLoad:
         tag = self.settings.broker_id_tag
         if len(hosts) > 1:
             raise Invalid(f"hosts {', '.join(hosts)} all have the tag {tag}:{broker_id}: keep it on one host")
         (host,) = hosts
         tags = self.tags[host]
         _only(tags.broker_ids, broker_id, host, tag)
-        outbound = self.outbound.utilization(broker_id, host, self.window)
-        inbound = self.inbound.utilization(broker_id, host, self.window)
+        queries = {"net-tx-query": self.outbound, "net-rx-query": self.inbound}
+
+        def measured(query: str, series: Sequence[Series]) -> Utilization:
+            devices = {one.labels.get("device", "") for one in series}
+            return queries[query].utilization(broker_id, host, self.window, devices)
+
+        def capacity(device: Capacity | None) -> Capacity:
+            return self._capacity(broker_id, host, tags)
+
+        series = {query: one.of_devices(host, self.window) for query, one in queries.items()}
+        load = HostSeries(series).load(broker_id, self._exporter, measured, capacity, self.window.end)
         # Only for the decision log; where the capacity depends on it, `_capacity` requires exactly one.
         instance_type = tags.instance_types[0] if len(tags.instance_types) == 1 else ""
-        return BrokerLoad(broker_id, self._capacity(broker_id, host, tags), outbound, inbound, instance_type)
+        return replace(load, load=replace(load.load, instance_type=instance_type))
+
+    @property
+    def _exporter(self) -> Exporter:
+        """The rules for network devices; Datadog has no facts of them."""
+        return Exporter((), (), device_label="device").with_net_devices(self.settings.net_devices)
 
     def _capacity(self, broker_id: int, host: str, tags: HostTags) -> Capacity:
         if broker_id in self.limits.by_broker:  # then wrong tags do not matter
@@ -157,7 +192,15 @@ class LoadReading:
             capacity = parse_capacity(tagged, f"broker {broker_id}: the tag {name} of host {host}")
             return replace(capacity, origin=f"the tag {name} of host {host}")
         instance_type = _only(tags.instance_types, broker_id, host, self.settings.instance_type_tag)
-        return capacity_of(broker_id, instance_type, None, self.limits)
+        return capacity_of(broker_id, self._named_type(instance_type), None, self.limits)
+
+    def _named_type(self, instance_type: str | None) -> str | None:
+        """Return an instance type as --cap-map spells it: Datadog has standard_d8s_v3 for Standard_D8s_v3."""
+        types = self.limits.by_instance_type
+        if instance_type is None or instance_type in types:
+            return instance_type
+        spellings = [name for name in types if datadog_tag(name) == datadog_tag(instance_type)]
+        return spellings[0] if len(spellings) == 1 else instance_type
 
 
 def _only(values: Sequence[str], broker_id: int, host: str, tag: str) -> str | None:

@@ -1,15 +1,16 @@
-"""Parses the response to one query: the series of each host, the point to use, and the utilization of its broker."""
+"""Parses the response to one query: the series of each host, the points to use, and the utilization of its broker."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.texts import encodable
+from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.loads import Utilization, is_time, measured_utilization
 
 
@@ -25,9 +26,14 @@ class MetricWindow:
 
 @dataclass(frozen=True, slots=True)
 class _HostSeries:
+    device: str
+    """Network device; "": the metric has none."""
     points: tuple[tuple[float, float | None], ...]
     interval: float | None
 
+
+NO_VALUE = "N/A"
+"""Datadog's value of a tag that a series does not have."""
 
 _WIRE_SECOND = 1.0
 """Queries start and end at whole seconds, so a complete bucket may lack up to one second."""
@@ -60,47 +66,77 @@ class MetricSeries:
         without_host = []
         for series in _entries(answer["series"] or ()):
             scope = encodable(str(series.get("scope", "")), None)
-            host = _host_of(scope)
-            if host is None:
+            host = _tag_of(scope, "host").lower()
+            if not host:
                 without_host.append(scope)
                 continue
-            host_series = _HostSeries(_points(series.get("pointlist")), _number(series.get("interval")))
+            points, interval = _points(series.get("pointlist")), _number(series.get("interval"))
+            device = _tag_of(scope, "device")
+            host_series = _HostSeries("" if device == NO_VALUE else device, points, interval)
             # A host with two values of a tag has the same series in both groups.
             if host_series not in by_host.setdefault(host, []):
                 by_host[host].append(host_series)
             tags.setdefault(host, []).extend(tag.strip() for tag in scope.split(","))
         return cls(query_name, by_host, tuple(without_host), tags)
 
-    def utilization(self, broker_id: int, host: str, window: MetricWindow) -> Utilization:
-        """Return the utilization from the host's only series; raises Missing or Invalid if it is unusable."""
+    def of_devices(self, host: str, window: MetricWindow) -> list[Series]:
+        """Return the series of a host, whose only sample, at the end of the window, is its newest rate."""
+        return [
+            Series({"device": one.device} if one.device else {}, _newest_rate(one, window), mean_seconds=1.0)
+            for one in self.by_host.get(host, ())
+        ]
+
+    def utilization(
+        self, broker_id: int, host: str, window: MetricWindow, devices: Collection[str] = ("",)
+    ) -> Utilization:
+        """Return the utilization from one series of each device of a host; raises Missing or Invalid if it is unusable.
+
+        A device without a point does not count beside one that has one: it has gone.
+        """
         subject = f"broker {broker_id} (host {host})"
-        series = self.by_host.get(host, ())
+        series = [one for one in self.by_host.get(host, ()) if one.device in ("", *devices)]
         if not series:
             raise Missing(f"{subject} has no series in --{self.query_name}: check its Datadog agent and the query")
-        if len(series) > 1:
+        names = {one.device for one in series}
+        if len(series) > len(names) or ("" in names and len(names) > 1):
             raise Invalid(
                 f"{subject} has {len(series)} series in --{self.query_name}: group the query by {{host}} alone"
             )
-        if bad_times := [stamp for stamp, _ in series[0].points if not is_time(stamp)]:
-            raise Invalid(
-                f"{subject} has a point with the time {bad_times[-1]} s in --{self.query_name}; a time is in seconds "
-                "since 1970, until the year 9999: check the query"
-            )
-        point = newest_point(series[0].points, series[0].interval, window.start, window.end)
-        if point is None:
+        points = [point for one in series if (point := self._point(subject, one, window))]
+        if not points:
             seconds = window.end - window.start
             raise Missing(
                 f"{subject} has only null points in --{self.query_name} over the last {seconds} s: "
                 "check its Datadog agent, or use a longer --metrics-window"
             )
-        if not point.value >= 0:  # NaN, too
+        start, end = max(point.start for point in points), max(point.end for point in points)
+        start = start if start < end else min(point.start for point in points)
+        try:
+            rate = sum(point.value for point in points)
+            return measured_utilization(rate, start - window.offset, end - window.offset)
+        except Invalid as error:
+            raise Invalid(f"{subject} {error} (--{self.query_name})") from None
+
+    def _point(self, subject: str, series: _HostSeries, window: MetricWindow) -> MetricPoint | None:
+        """Return the point of a series that counts; None: it has none. Raises Invalid if it is not a rate at a time."""
+        if bad_times := [stamp for stamp, _ in series.points if not is_time(stamp)]:
+            raise Invalid(
+                f"{subject} has a point with the time {bad_times[-1]} s in --{self.query_name}; a time is in seconds "
+                "since 1970, until the year 9999: check the query"
+            )
+        point = newest_point(series.points, series.interval, window.start, window.end)
+        if point is not None and not point.value >= 0:  # NaN, too
             raise Invalid(
                 f"{subject} has {point.value} bytes/s in --{self.query_name}; a rate is >= 0: check the query"
             )
-        try:
-            return measured_utilization(point.value, point.start - window.offset, point.end - window.offset)
-        except Invalid as error:
-            raise Invalid(f"{subject} {error} (--{self.query_name})") from None
+        return point
+
+
+def _newest_rate(series: _HostSeries, window: MetricWindow) -> list[tuple[float, float]]:
+    """Return the newest rate of a series as a sample at the end of the window; [] without a readable one."""
+    readable = all(is_time(stamp) for stamp, _ in series.points)
+    point = newest_point(series.points, series.interval, window.start, window.end) if readable else None
+    return [(window.end, point.value)] if point else []
 
 
 def _entries(series: Any) -> Sequence[Mapping[str, Any]]:
@@ -124,12 +160,10 @@ def _point(point: object) -> tuple[float, float | None]:
     return math.nan if stamp is None else stamp / 1000, _number(point[1])
 
 
-def _host_of(scope: str) -> str | None:
-    for tag in scope.split(","):
-        name, _, value = tag.strip().partition(":")
-        if name == "host" and value:
-            return value.lower()
-    return None
+def _tag_of(scope: str, name: str) -> str:
+    """Return the first value of a tag in a scope; "": it has none."""
+    tags = (tag.strip().partition(":") for tag in scope.split(","))
+    return next((value for tag_name, _, value in tags if tag_name == name and value), "")
 
 
 def _number(value: object) -> float | None:

@@ -48,4 +48,6 @@ class MemoryStorageMetrics(Outages):
         self._raise_if_down()
         if not metrics.sizes or not metrics.storage_free or metrics.sampled is None:
             raise Invalid("the sample has no partition, no broker or no time; the stored sample stays")
-        self.metrics = StorageMetrics(metrics.sizes, metrics.storage_free, metrics.sampled)
+        self.metrics = StorageMetrics(
+            metrics.sizes, metrics.storage_free, metrics.sampled, has_exact_names=metrics.has_exact_names
+        )

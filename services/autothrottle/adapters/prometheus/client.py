@@ -10,23 +10,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from urllib3 import BaseHTTPResponse, make_headers
+from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.credentials import CredentialFiles, pem_expiries
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.http.client import MAX_BODY_BYTES, Call, Failure, HttpClient, parse_json, read_body
-from autothrottle.core.errors import FIELD_ERRORS, Unavailable
+from autothrottle.adapters.http.login import CurrentLogin, HttpLogin
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import BrokerLabel
-from autothrottle.core.traffic.counters import Series
+from autothrottle.core.traffic.counters import Series, SeriesKind, SeriesName
 from autothrottle.core.traffic.exporters import Exporter
-from autothrottle_client.files import ReloadedFiles
 
 _MAX_REASON = 200
-_ADVICE = dict.fromkeys((401, 403), "; check prometheus-token-file or prometheus-user-file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,10 @@ class PrometheusSettings:
     """File with a bearer token, read again when it changes, since it may expire; "": none."""
     user_file: str = ""
     """File with `user:password` for basic authentication; "": none."""
+    headers_file: str = ""
+    """File with further headers, see `HttpLogin`; "": none."""
+    series_kind: SeriesKind | None = None
+    """Kind of the series of `tx_query` and `rx_query`; None: as their names say."""
     window: timedelta = timedelta(seconds=120)
     """Length of the interval that the rates cover: whole seconds, >= 1."""
     delay: timedelta = timedelta(0)
@@ -65,28 +67,10 @@ class PrometheusSettings:
             self.rx_query or self.exporter.query("rx", seconds, self.selector),
         )
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers with the credentials, which are read now.
-
-        Raises:
-            Unavailable: a file with credentials cannot be read.
-        """
-        if self.token_file:
-            return {"authorization": f"Bearer {_secret('prometheus-token-file', self.token_file)}"}
-        if self.user_file:
-            secret = _secret("prometheus-user-file", self.user_file)
-            return make_headers(basic_auth=secret)
-        return {}
-
-
-def _secret(option: str, path: str) -> str:
-    try:
-        text = Path(path).read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"{option}: {path!r} cannot be read ({type(error).__name__}); give a readable file") from None
-    if not text or not all(" " <= character <= "~" for character in text):
-        raise Unavailable(f"{option}: {path!r} does not contain one line of printable ASCII; put only the secret there")
-    return text
+    @property
+    def login(self) -> HttpLogin:
+        """The files of the credentials."""
+        return HttpLogin("prometheus", self.token_file, self.user_file, self.headers_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +84,53 @@ class QueryResult:
     failure: str = ""
     """Why an optional query has no series; "": it did not fail."""
 
-    def as_series(self, mean_seconds: float | None, window_seconds: float, offset: float) -> list[Series]:
+    def as_series(
+        self,
+        mean_seconds: Callable[[Mapping[str, str]], float | None],
+        window_seconds: float,
+        offset: float,
+        kind: SeriesKind | None = None,
+    ) -> list[Series]:
         """Return the series, with times on our clock.
 
         Args:
-            mean_seconds: None: samples of a range vector are counters. Otherwise they are rates, see `Series`.
+            mean_seconds: labels -> None if the samples of their range vector are counters. Otherwise they are rates,
+                see `Series`.
             window_seconds: the values of an instant vector are the rates of so many seconds.
             offset: the server's clock minus ours, seconds.
+            kind: of all series, as the operator says; None: unknown.
         """
         return [
             Series(
                 labels,
                 [(stamp - offset, value) for stamp, value in samples],
-                mean_seconds if is_range else window_seconds,
+                mean_seconds(labels) if is_range else window_seconds,
+                "" if is_range else _fault_of_instant(labels, kind),
             )
             for labels, samples, is_range in self.series
         ]
+
+
+def counted(labels: Mapping[str, str], kind: SeriesKind | None) -> float | None:
+    """Return of how many seconds the samples of an operator's own range vector are the mean; None: it is a counter."""
+    try:
+        return _name_of(labels).of_kind(kind).mean_seconds
+    except Invalid:  # the name does not say it: range vectors of counters are asked for
+        return None
+
+
+def _fault_of_instant(labels: Mapping[str, str], kind: SeriesKind | None) -> str:
+    """Return why the value of an instant vector is not a rate; "": it is one, as far as its name says."""
+    name = _name_of(labels)
+    try:
+        is_counter = bool(name.metric) and name.of_kind(kind).mean_seconds is None
+    except Invalid:
+        return ""
+    return f"has the value of a counter ({name.metric}). Fix: query a range vector, {name.metric}[2m]" * is_counter
+
+
+def _name_of(labels: Mapping[str, str]) -> SeriesName:
+    return SeriesName(labels.get("__name__", ""))
 
 
 class PrometheusClient(HttpClient):
@@ -136,28 +151,15 @@ class PrometheusClient(HttpClient):
             note_headers: called with the headers of every response, from other threads.
             most_bytes: limit of one response.
         """
-        super().__init__("prometheus-read", width, f"Prometheus at {settings.url}", _ADVICE, settings.ca_file)
+        login = settings.login
+        super().__init__("prometheus-read", width, f"Prometheus at {settings.url}", login.advice, settings.ca_file)
         self._settings, self._note_headers, self._most_bytes = settings, note_headers, most_bytes
-        self._credentials: ReloadedFiles[Mapping[str, str]] | None = None
+        self._login = CurrentLogin(login)
 
     @property
     def credentials(self) -> Sequence[CredentialFiles]:
         """The files that are read again when they change."""
-        option = "prometheus-token-file" if self._settings.token_file else "prometheus-user-file"
-        secrets = [CredentialFiles(option, self._credentials)] if self._credentials else []
-        if self.authorities is None:
-            return secrets
-        of_ca = CredentialFiles("prometheus-ca", self.authorities, lambda pem: pem_expiries(prometheus_ca=pem.encode()))
-        return [*secrets, of_ca]
-
-    def _headers(self) -> Mapping[str, str]:
-        """Return the headers with the current credentials; those of the first query must be readable."""
-        path = self._settings.token_file or self._settings.user_file
-        if not path:
-            return {}
-        if self._credentials is None:
-            self._credentials = ReloadedFiles((path,), self._settings.headers, Unavailable)
-        return self._credentials.current()[0]
+        return self._login.credentials(self)
 
     def query(
         self, queries: Mapping[str, str], deadline: float, at: float | None = None, optional: Collection[str] = ()
@@ -173,7 +175,7 @@ class PrometheusClient(HttpClient):
         Raises:
             Unavailable: another query failed; the message names it.
         """
-        headers = self._headers()
+        headers = self._login.headers()
         calls = [self._call(name, query, at, headers, name in optional) for name, query in queries.items()]
         return {
             call.name: QueryResult((), failure=str(self.error(call, answer)))

@@ -17,7 +17,9 @@ from urllib.parse import quote
 from prometheus_client.parser import text_string_to_metric_families
 from urllib3 import BaseHTTPResponse
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.http.client import Call, Failure, HttpClient, read_body, server_of
+from autothrottle.adapters.http.login import CurrentLogin, HttpLogin
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.broker_matching import host_of
@@ -62,6 +64,12 @@ class ScrapeSettings:
     """Length of the interval that the rates cover, rounded up to whole scrape intervals."""
     broker_map: Mapping[str, int] = field(default_factory=dict)
     """Host -> broker id, instead of the host in the broker's registration."""
+    ca_file: str = ""
+    """PEM file with the authorities of the exporters' certificates; "": those of the system."""
+    token_file: str = ""
+    """File with a bearer token, read again when it changes; "": none."""
+    user_file: str = ""
+    """File with `user:password` for basic authentication; "": none."""
 
 
 @dataclass(slots=True)
@@ -84,7 +92,9 @@ class Target:
         """Scheme, host and port."""
         return server_of(self.url)
 
-    def series(self, kind: str, mean_seconds: float | None) -> Sequence[Series]:
+    def series(
+        self, kind: str, mean_seconds: Callable[[Mapping[str, str]], float | None] = lambda labels: None
+    ) -> Sequence[Series]:
         """Return the series of a kind, `tx`, `rx`, `speed`, `fact` or `quota`, that the newest scrape contains.
 
         The name of the metric is the label `__name__`.
@@ -92,11 +102,8 @@ class Target:
         Samples of an exporter that stamps them are repeated until it reads its counters again.
         """
         newest = self.scrapes[-1] if self.scrapes else {}
-        return [
-            Series({**dict(key[2]), "__name__": key[1]}, self._samples(key), mean_seconds)
-            for key in newest
-            if key[0] == kind
-        ]
+        labels = {key: {**dict(key[2]), "__name__": key[1]} for key in newest if key[0] == kind}
+        return [Series(its_labels, self._samples(key), mean_seconds(its_labels)) for key, its_labels in labels.items()]
 
     def _samples(self, key: _Key) -> list[tuple[float, float]]:
         found = (scrape[key] for scrape in self.scrapes if key in scrape)
@@ -161,7 +168,9 @@ class ScrapedMetrics:
         self._clock = clock
         self._interval = settings.interval.total_seconds()
         self._keep = math.ceil(settings.window / settings.interval) + 1
-        self._client = HttpClient("scrape", CONCURRENT_REQUESTS, most_servers=MAX_TARGETS)
+        login = HttpLogin("scrape", settings.token_file, settings.user_file)
+        self._login, self._advice = CurrentLogin(login), login.advice
+        self._client = HttpClient("scrape", CONCURRENT_REQUESTS, ca_file=settings.ca_file, most_servers=MAX_TARGETS)
         self._changed = threading.Condition()
         self._targets: dict[int, Target] = {}
         self._rounds = 0
@@ -169,6 +178,11 @@ class ScrapedMetrics:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scrape-rounds", daemon=True)
         self._thread.start()
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        """The files that are read again when they change."""
+        return self._login.credentials(self._client)
 
     def close(self) -> None:
         """End all running requests and threads."""
@@ -184,21 +198,21 @@ class ScrapedMetrics:
 
     def _loads(self) -> Loads:
         hosts, problems = by_broker(sorted(self._targets), self._load)
-        quotas = {b: target.series("quota", QUOTA_SECONDS) for b, target in self._targets.items()}
+        quotas = {b: target.series("quota", lambda labels: QUOTA_SECONDS) for b, target in self._targets.items()}
         loads = loads_of(hosts, problems, self._warnings)
         return with_quota_rates(loads, quotas, self._settings.exporter, self._clock())
 
     def _load(self, broker_id: int) -> HostLoad:
         target, exporter = self._targets[broker_id], self._settings.exporter
         traffic = {kind: target.series(kind, exporter.mean_seconds) for kind in ("tx", "rx")}
-        host = HostSeries(traffic, target.series("speed", None), target.series("fact", None), target.hosts)
+        host = HostSeries(traffic, target.series("speed"), target.series("fact"), target.hosts)
 
         def measured(kind: str, series: Sequence[Series]) -> Utilization:
             return self._utilization(broker_id, target, kind, series)
 
         try:
             _check_owner(broker_id, target)
-            return host.load(broker_id, exporter, measured, self._limits, self._clock())
+            return host.load(broker_id, exporter, measured, self._limits.of_device(broker_id), self._clock())
         except AutothrottleError as error:
             raise type(error)(_with_cause(str(error), target.problem)) from None
 
@@ -230,12 +244,20 @@ class ScrapedMetrics:
     def _scrape_all(self, deadline: float) -> None:
         registered, warnings = self._hosts.read(min(self._settings.interval / 4, _HOSTS_TIMEOUT))
         targets = self._targets_of(registered)
+        try:
+            headers, problem = self._login.headers(), ""
+        except Unavailable as error:  # at the start; later the last good content counts
+            headers, problem = {}, str(error)
         with self._changed:
-            self._targets, self._warnings = targets, warnings
+            self._targets, self._warnings = targets, (*warnings, *filter(None, [problem]))
+            self._rounds += bool(problem)
+            self._changed.notify_all()
+        if problem:
+            return
         # Those that failed come last, so that they cannot occupy all threads.
         order = sorted((t for t in targets.values() if not t.shared_with), key=lambda target: bool(target.problem))
         try:
-            answers = self._client.run([self._call(t) for t in order], deadline, stop_at_failure=False)
+            answers = self._client.run([self._call(t, headers) for t in order], deadline, stop_at_failure=False)
         except Unavailable:
             return  # closed
         finally:
@@ -262,14 +284,14 @@ class ScrapedMetrics:
             found[broker_id].hosts = tuple(registered.get(broker_id, ()))
         return found
 
-    def _call(self, target: Target) -> Call:
-        send = partial(self._client.send, target.url, {"accept": "text/plain"})
+    def _call(self, target: Target, headers: Mapping[str, str]) -> Call:
+        send = partial(self._client.send, target.url, {"accept": "text/plain", **headers})
         return Call(target.server, send, partial(self._read, target))
 
     def _read(self, target: Target, response: BaseHTTPResponse) -> object:
         """Enter a scrape as soon as it is complete: a target that hangs delays the others' samples no longer."""
         if response.status != 200:
-            raise Failure(f"answers {response.status}", response.status)
+            raise Failure(f"answers {response.status}{self._advice.get(response.status, '')}", response.status)
         text = read_body(response)
         try:
             scrape = scraped(text.decode(), self._settings.exporter, self._clock())

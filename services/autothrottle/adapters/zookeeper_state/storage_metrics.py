@@ -1,9 +1,9 @@
 """The nodes of metricsfetcher, in the format that the original programs read and write.
 
 `partitionmeta` holds `{"topic":{"0":{"Size":1.5e9}}}`, `brokermetrics` holds `{"1001":{"StorageFree":1.2e12}}`, each
-as JSON or as gzip of JSON. `sampled` holds the time of the sample; the original programs ignore it. One transaction
-writes all three nodes. The time counts only while all three nodes are of the same transaction, because the original
-metricsfetcher writes the other two alone.
+as JSON or as gzip of JSON. `sampled` holds the time of the sample, and whether its topics have Kafka's names or those
+of Datadog; the original programs ignore it. One transaction writes all three nodes. `sampled` counts only while all
+three nodes are of the same transaction, because the original metricsfetcher writes the other two alone.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class ZooKeeperStorageMetrics:
         with translated_errors("reading the nodes of metricsfetcher"):
             partitions, partitions_stat = self._node(_PARTITIONS, timeout)
             brokers, brokers_stat = self._node(_BROKERS, timeout)
-            sampled = self._sampled(partitions_stat, brokers_stat, timeout)
+            sampled, is_exact = self._sampled(partitions_stat, brokers_stat, timeout)
         sizes, size_problems = parse_partition_sizes(partitions)
         free, free_problems = parse_storage_free(brokers)
         if not sizes:
             raise Missing(f"No partition meta: {self._path(_PARTITIONS)} names no partition; run metricsfetcher")
-        return StorageMetrics(sizes, free, sampled, (*size_problems, *free_problems))
+        return StorageMetrics(sizes, free, sampled, (*size_problems, *free_problems), has_exact_names=is_exact)
 
     def write_storage_metrics(self, metrics: StorageMetrics, compress: bool, timeout: timedelta) -> None:
         if not metrics.sizes or not metrics.storage_free or metrics.sampled is None:
@@ -61,7 +61,9 @@ class ZooKeeperStorageMetrics:
         contents = {
             _PARTITIONS: _packed(format_partition_sizes(metrics.sizes), compress),
             _BROKERS: _packed(format_storage_free(metrics.storage_free), compress),
-            _SAMPLED: compact_json({"time": metrics.sampled.astimezone(UTC).isoformat()}),
+            _SAMPLED: compact_json(
+                {"time": metrics.sampled.astimezone(UTC).isoformat(), "exact_names": metrics.has_exact_names}
+            ),
         }
         size = sum(map(len, contents.values()))
         if size > MAX_REQUEST_BYTES:
@@ -98,16 +100,21 @@ class ZooKeeperStorageMetrics:
             ) from None
         return _unpacked(data, path), stat
 
-    def _sampled(self, partitions: ZnodeStat, brokers: ZnodeStat, timeout: timedelta) -> datetime:
-        """Return the time of the sample; of the older write if the original program wrote the nodes."""
+    def _sampled(self, partitions: ZnodeStat, brokers: ZnodeStat, timeout: timedelta) -> tuple[datetime, bool]:
+        """Return the time of the sample, and whether its topics have Kafka's names.
+
+        If the original program wrote the nodes, the time is that of the older write, and the names are Datadog's.
+        """
         written = min(partitions.mtime, brokers.mtime) / 1000
         try:
             data, stat = self._client.get_async(self._path(_SAMPLED)).get(timeout=timeout.total_seconds())
             if stat.mzxid == partitions.mzxid == brokers.mzxid:
-                return datetime.fromisoformat(json.loads(data)["time"]).astimezone(UTC)
+                value = json.loads(data)
+                sampled = datetime.fromisoformat(value["time"]).astimezone(UTC)
+                return sampled, value.get("exact_names") is True
         except (NoNodeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
             pass
-        return datetime.fromtimestamp(written, UTC)
+        return datetime.fromtimestamp(written, UTC), False
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

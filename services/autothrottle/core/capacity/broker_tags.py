@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autothrottle.core.placement.partition_map import PartitionReplicas
-
-MAX_TAG = 200
-"""Longest tag in characters; Datadog cuts longer ones."""
+from autothrottle.core.texts import datadog_tag
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerTags:
-    """The tags of one broker, as Datadog stores them: in lower case."""
+    """The tags of one broker, as Datadog stores them."""
 
     tags: tuple[str, ...]
     """In order, each once."""
@@ -54,4 +52,4 @@ def broker_tags(
 def _tags(pools: Iterable[str], topics: Mapping[str, int], most_topics: int) -> BrokerTags:
     largest = sorted(topics, key=lambda topic: (-topics[topic], topic))[:most_topics]
     tags = {*(f"pool:{name}" for name in pools), *(f"topic:{topic}" for topic in largest)}
-    return BrokerTags(tuple(sorted({tag.lower()[:MAX_TAG] for tag in tags})), len(topics) - len(largest))
+    return BrokerTags(tuple(sorted(set(map(datadog_tag, tags)))), len(topics) - len(largest))

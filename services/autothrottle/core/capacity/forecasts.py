@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain
 from math import inf, isfinite
 
 from autothrottle.core.capacity.growth import Exhaustion, exhaustion
@@ -16,6 +17,7 @@ from autothrottle.core.capacity.packing import pool_offers
 from autothrottle.core.capacity.pools import PoolMembers, Pools
 from autothrottle.core.capacity.sizing import Dimension
 from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.partition_map import sizes_by_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,13 @@ def limit_forecasts(
 
 def _pool_loads(sample: HistorySample, pools: PoolsInUse) -> Iterator[tuple[tuple[str, Dimension], float]]:
     factors = pools.replication
+    # A history of Datadog has its names of topics.
+    stored_topics = chain.from_iterable(pools.members.topics.values())
+    rows, _ = sizes_by_topic(stored_topics, {(topic, 0): size for topic, size in sample.sizes.items()})
+    sizes = {topic: size for (topic, _), size in rows.items()}
     for pool in pools.pools.pools:
         topics: Sequence[str] = pools.members.topics[pool.name]
-        stored = sum(sample.sizes.get(topic, 0) * factors.get(topic, 1) for topic in topics)
+        stored = sum(sizes.get(topic, 0) * factors.get(topic, 1) for topic in topics)
         yield (pool.name, Dimension.STORAGE), float(stored)
         if sample.rates:
             rates = [(sample.rates.get(topic, 0.0), factors.get(topic, 1)) for topic in topics]

@@ -209,6 +209,11 @@ class KnownLoads:
     begun_at: float | None = None
     """Monotonic time at which a link side began to copy since then, in seconds; None: none did."""
 
+    @property
+    def are_lost(self) -> bool:
+        """Whether the source did not answer, or has the load of no broker and says why."""
+        return bool(self.error) or (bool(self.loads.problems) and not self.loads.brokers)
+
     def are_due(self, clock: float, window: timedelta) -> bool:
         """Return whether the loads are too old for an event cycle. Scheduled cycles read them in any case.
 

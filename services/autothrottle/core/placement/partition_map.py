@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import datadog_tag, excerpt
 
 TopicPartitionKey = tuple[str, int]
 """(topic, partition)."""
@@ -71,6 +74,46 @@ def settled(
         for entry in partitions
         if entry.topic not in deleting
     )
+
+
+def sizes_by_topic(
+    topics: Iterable[str], sizes: Mapping[TopicPartitionKey, int]
+) -> tuple[dict[TopicPartitionKey, int], dict[str, str]]:
+    """Return the sizes of these topics in a sample of Datadog, which changes names, and why a topic has none.
+
+    A size belongs to the only topic whose name Datadog changes to the name of the sample. Topics with one name in
+    Datadog have no sizes, unless the sample has the names of all of them: then they are their own.
+
+    >>> sizes_by_topic(["Orders.V2", "a__b", "a_b"], {("orders.v2", 0): 7, ("a_b", 0): 9})[0]
+    {('Orders.V2', 0): 7}
+    """
+    sampled, topics = {topic for topic, _ in sizes}, {*topics}
+    if sampled >= topics:
+        return dict(sizes), {}
+    named: dict[str, list[str]] = defaultdict(list)
+    for topic in sorted(topics):
+        named[_name_in_datadog(topic)].append(topic)
+    owner_of: dict[str, str] = {}
+    ambiguous: dict[str, str] = {}
+    for name, group in named.items():
+        if sampled.issuperset(group):
+            owner_of |= {topic: topic for topic in group}
+        elif len(group) == 1:
+            owner_of[name] = group[0]
+        else:
+            reason = f"Datadog has one name, {name}, for the topics {excerpt(group, 3)}"
+            ambiguous |= dict.fromkeys(group, f"{reason}. Fix: --metrics-source kafka reads the sizes from the brokers")
+    found: dict[TopicPartitionKey, int] = {}
+    for (topic, partition), size in sizes.items():
+        owner = owner_of.get(topic) or owner_of.get(_name_in_datadog(topic))
+        if owner is not None:
+            found[owner, partition] = max(size, found.get((owner, partition), 0))
+    return found, ambiguous
+
+
+@lru_cache(2**17)
+def _name_in_datadog(topic: str) -> str:
+    return datadog_tag(f"topic:{topic}").removeprefix("topic:")
 
 
 class Matcher(Protocol):

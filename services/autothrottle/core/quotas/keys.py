@@ -14,7 +14,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum
 from urllib.parse import quote, unquote
@@ -464,8 +464,14 @@ def fallbacks(entity: ClientQuotaEntity) -> tuple[ClientQuotaEntity, ...]:
 
 
 def levels_of_ip(ip: str) -> tuple[ClientQuotaEntity, ...]:
-    """Return the entities whose quota may apply to connections from an address, in Kafka's order."""
-    return ClientQuotaEntity(ip=ip), ClientQuotaEntity(ip=DEFAULT)
+    """Return the entities whose quota may apply to connections from an address, in Kafka's order.
+
+    Kafka compares addresses, whose names may be in the given form, the short one, or the long one of Java.
+    """
+    address = ip_address_of(ip)
+    long = ":".join(f"{int(part, 16):x}" for part in address.exploded.split(":")) if ":" in ip and address else ip
+    names = dict.fromkeys((ip, str(address or ip), long))
+    return *(ClientQuotaEntity(ip=name) for name in names), ClientQuotaEntity(ip=DEFAULT)
 
 
 def effective_quotas(quotas: ClientQuotas, user: str, client_id: str) -> tuple[DecidingQuota, ...]:
@@ -478,7 +484,8 @@ def effective_quotas(quotas: ClientQuotas, user: str, client_id: str) -> tuple[D
 
 def effective_quotas_of_ip(quotas: ClientQuotas, ip: str) -> tuple[DecidingQuota, ...]:
     """Return the quotas that apply to connections from an address."""
-    return _effective(quotas, levels_of_ip(ip), IP_KEYS)
+    deciding = _effective(quotas, levels_of_ip(ip), IP_KEYS)
+    return tuple(replace(quota, level=2 if quota.entity.ip is DEFAULT else 1) for quota in deciding)
 
 
 def _effective(

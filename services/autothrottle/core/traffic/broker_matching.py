@@ -16,6 +16,7 @@ from functools import cached_property
 
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import ip_address_of
 
 HOST_LABELS = ("instance", "host", "hostname", "node", "nodename", "node_name", "pod", "kubernetes_pod_name")
 """Labels with the host of a target, in order of precedence."""
@@ -53,8 +54,9 @@ class BrokerMatching:
         return next((broker_id for broker_id in results if broker_id is not None), None)
 
     def _mapped(self, labels: Mapping[str, str]) -> int | None:
-        keys = (key for value in labels.values() for key in (value, host_of(value))) if self.by_value else ()
-        return next((self.by_value[key] for key in keys if key in self.by_value), None)
+        brokers = self._brokers_by_value
+        keys = (k for text in labels.values() for k in (text, _address_of(text), host_of(text))) if brokers else ()
+        return next((brokers[key] for key in keys if key in brokers), None)
 
     def _labelled(self, labels: Mapping[str, str]) -> int | None:
         found = self.label and self.label.pattern.fullmatch(labels.get(self.label.name, ""))
@@ -66,6 +68,10 @@ class BrokerMatching:
     def _hosted(self, labels: Mapping[str, str]) -> int | None:
         hosts = [host_of(labels[name]) for name in HOST_LABELS if name in labels]
         return next((brokers[host] for brokers in self._brokers_by_host for host in hosts if host in brokers), None)
+
+    @cached_property
+    def _brokers_by_value(self) -> Mapping[str, int]:
+        return {**{_address_of(value): broker_id for value, broker_id in self.by_value.items()}, **self.by_value}
 
     @cached_property
     def _brokers_by_host(self) -> Sequence[Mapping[str, int]]:
@@ -83,15 +89,29 @@ def _unique(addresses: Iterable[tuple[str, int]]) -> Mapping[str, int]:
 
 
 def host_of(address: str) -> str:
-    """Return the host of `host:port`, `[host]:port` or `host`, in lower case.
+    """Return the host of `host:port`, `[host]:port` or `host`: a name in lower case, or an IP address in short form.
 
-    >>> host_of("B1.example.:9100"), host_of("[::1]:9100"), host_of("::1")
-    ('b1.example', '::1', '::1')
+    >>> host_of("B1.example.:9100"), host_of("[2001:DB8:0:0::1]:9100"), host_of("::ffff:10.0.0.7")
+    ('b1.example', '2001:db8::1', '10.0.0.7')
     """
+    host = _split(address)[0]
+    ip = ip_address_of(host)
+    return host.rstrip(".").lower() if ip is None else str(getattr(ip, "ipv4_mapped", None) or ip)
+
+
+def _address_of(text: str) -> str:
+    """Return an address in its only form, with its port if it has one."""
+    host, port = host_of(text), _split(text)[1]
+    return f"[{host}]:{port}" if port else host
+
+
+def _split(address: str) -> tuple[str, str]:
+    """Return host and port; "": no port."""
     if address.startswith("["):
-        return address[1:].partition("]")[0].lower()
-    host = address.partition(":")[0] if address.count(":") == 1 else address
-    return host.rstrip(".").lower()
+        host, _, rest = address[1:].partition("]")
+        return host, rest.removeprefix(":")
+    host, _, port = address.partition(":") if address.count(":") == 1 else (address, "", "")
+    return host, port
 
 
 def parse_broker_map(text: str, option_name: str) -> dict[str, int]:

@@ -37,6 +37,10 @@ class CapacityLimits:
     default: Capacity | None = None
     """Fallback capacity, with the option that gives it as its origin if it has another name; None: not set."""
 
+    def of_device(self, broker_id: int) -> Callable[[Capacity | None], Capacity]:
+        """Return speed of the broker's fastest network device, None: unknown -> its capacity, see `capacity_of`."""
+        return lambda device: capacity_of(broker_id, None, device, self)
+
 
 def capacity_of(broker_id: int, instance_type: str | None, tagged: Capacity | None, limits: CapacityLimits) -> Capacity:
     """Return the capacity of a broker: set by its id, else by its own tag, else by its instance type, else the default.

@@ -6,9 +6,11 @@ series without a fresh sample is a missing metric. The types to know are `Series
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
@@ -31,6 +33,30 @@ MIN_RATE_SECONDS = 0.1
 """Samples closer together than this give no rate."""
 
 
+class SeriesKind(StrEnum):
+    """What the samples of a series are."""
+
+    COUNTER = "counter"
+    """Bytes since the start of a process or host."""
+    RATE = "rate"
+    """Bytes per second."""
+
+
+_RATE_SECONDS = 60.0
+"""A rate whose name does not say so is the mean of this many seconds, as OneMinuteRate."""
+_COUNTERS = re.compile(
+    r".*(?:^|[_:])(total|counte?r?)|net_bytes_(sent|recv)|(node|container)_network_(transmit|receive)_bytes"
+)
+"""Names that end with the word, those of Telegraf, and those of node_exporter before 0.16."""
+_RATES = re.compile(
+    r".*?(?:(?P<words>one|five|fifteen)_?minute_?rate|(?:^|[_:])(?P<before>1|5|15)_?m(in(ute)?)?_?rate"
+    r"|(?:^|[_:])i?rate_?(?P<number>\d*)(?P<unit>[smh]?)|_per_s(ec(ond)?s?)?)(?:[_:].*)?"
+)
+_LIFETIME_MEAN = re.compile(r".*mean_?rate")
+_MINUTES = {"one": 1, "five": 5, "fifteen": 15}
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
 @dataclass(frozen=True, slots=True)
 class SeriesName:
     """The name of the series that are one member of a sum."""
@@ -38,6 +64,41 @@ class SeriesName:
     metric: str
     labels: Mapping[str, str] = field(default_factory=dict)
     """Label -> its whole value."""
+    mean_seconds: float | None = None
+    """None: a counter. Otherwise the series are rates, each the mean of this many seconds."""
+
+    @property
+    def said(self) -> SeriesKind | None:
+        """What the name says of the samples; None: nothing."""
+        return next((kind for kind in map(_said, self._words) if kind), None)
+
+    @property
+    def _words(self) -> list[str]:
+        values = (value for label, value in self.labels.items() if label != "topic")
+        return [_words(text) for text in (self.metric, *values)]
+
+    def of_kind(self, kind: SeriesKind | None) -> SeriesName:
+        """Return this name as that of a counter or a rate; None: as the name says.
+
+        The type in an exporter's text does not decide: JMX exporters report counters as gauges and untyped ones, and
+        the answers of Prometheus have no type. MBeans such as BytesInPerSec have a counter and rates.
+
+        Raises:
+            Invalid: the name does not say it, or is a mean since the start of the broker. The message is a predicate.
+        """
+        words, said = self._words, self.said
+        if (kind or said) is SeriesKind.COUNTER:
+            return replace(self, mean_seconds=None)
+        if any(map(_LIFETIME_MEAN.fullmatch, words)):
+            raise Invalid(
+                "is a mean since the start of the broker, which does not follow the load. Fix: name its Count"
+            )
+        if kind or said:
+            return replace(self, mean_seconds=next(filter(None, map(_seconds_of_mean, words)), _RATE_SECONDS))
+        raise Invalid(
+            "is a counter or a rate, and its name does not say which. Fix: --broker-series-kind=counter for bytes "
+            "since a start, --broker-series-kind=rate for bytes per second"
+        )
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether a series with these labels, its `__name__` among them, has this name."""
@@ -46,6 +107,27 @@ class SeriesName:
     def __str__(self) -> str:
         labels = ",".join(f'{label}="{value}"' for label, value in self.labels.items())
         return f"{self.metric}{{{labels}}}" if labels else self.metric
+
+
+def _words(name: str) -> str:
+    """Return a name in lower case, with `_` between the words of CamelCase but for the MBeans' suffix PerSec."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])(?!PerSec)(?<!Per(?=Sec))", "_", name).lower()
+
+
+def _said(words: str) -> SeriesKind | None:
+    """Return what a name says of its samples."""
+    if _COUNTERS.fullmatch(words):
+        return SeriesKind.COUNTER
+    return SeriesKind.RATE if _RATES.fullmatch(words) or _LIFETIME_MEAN.fullmatch(words) else None
+
+
+def _seconds_of_mean(words: str) -> float:
+    """Return the seconds in the name of a rate; 0: it names none."""
+    match = _RATES.fullmatch(words)
+    if match is None:
+        return 0.0
+    minutes = _MINUTES.get(match["words"] or "", 0) or int(match["before"] or 0)
+    return minutes * 60.0 or int(match["number"] or 0) * float(_UNIT_SECONDS.get(match["unit"] or "", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +139,8 @@ class Series:
     """(seconds since the epoch, value), oldest first."""
     mean_seconds: float | None = None
     """None: a counter of bytes. Otherwise each sample is the mean rate, bytes/s, of this many seconds before it."""
+    fault: str = ""
+    """Why the samples cannot be used, as a predicate; "": they can."""
 
     @property
     def newest(self) -> float:
@@ -139,6 +223,8 @@ def _rate(series: Series) -> _Rate:
 
 
 def _check_samples(series: Series, now: float) -> None:
+    if series.fault:
+        raise Invalid(series.fault)
     samples, stamps = series.samples, [stamp for stamp, _ in series.samples]
     if bad_values := [value for _, value in samples if not is_byte_count(value)]:
         raise Invalid(f"has a sample of {bad_values[-1]} bytes{'/s' if series.mean_seconds else ''}; it must be >= 0")

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import chain
 from typing import Any
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
-from autothrottle.core.traffic.broker_matching import host_of
-from autothrottle.core.traffic.counters import Series, SeriesName
+from autothrottle.core.texts import ip_address_of
+from autothrottle.core.traffic.broker_matching import BrokerLabel, host_of
+from autothrottle.core.traffic.counters import Series, SeriesKind, SeriesName
 from autothrottle.core.traffic.replication import THROTTLE_WINDOW
 
 _FIELDS: Mapping[str, str] = {
@@ -49,8 +49,9 @@ _PHYSICAL = re.compile(
 )
 """Names that the kernel, systemd or biosdevname gives to NICs, and those of further networks of a pod."""
 _KERNEL_NAME = re.compile(r"eth\d+")
-_ACCELERATED_FUNCTION = re.compile(r"enP\d+(p\d+)?s\d+.*|.*nsby")
-"""Names of a function below another NIC: accelerated networking of Azure, and the standby NIC of virtio's failover."""
+_ACCELERATED_FUNCTION = re.compile(r"enP\d+(p\d+)?s\d+.*|enp\d{4,}s\d+.*|.*nsby")
+"""Names of a function below another NIC: accelerated networking of Azure, also in lower case as in Datadog, where no
+number of a bus has four digits, and the standby NIC of virtio's failover."""
 _VIRTUAL = re.compile(VIRTUAL_DEVICES)
 _VLAN = re.compile(r"vlan.*|.*\..*")
 _ADDRESS = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5,}")
@@ -125,18 +126,11 @@ def link_devices(names: Collection[str], facts: Collection[Series], hosts: Colle
 
 def _addressed(facts: Iterable[Series], hosts: Collection[str]) -> set[str]:
     """Return the devices with the addresses of a broker; none: a host is a name, or the address of another machine."""
-    devices: dict[object, set[str]] = {_ip(host_of(host)): set() for host in hosts}
-    for fact in facts if None not in devices else ():
+    devices: dict[str, set[str]] = {host_of(host): set() for host in hosts}
+    for fact in facts if all(map(ip_address_of, devices)) else ():
         if fact.labels.get("__name__") == ADDRESSES:
-            devices.get(_ip(fact.labels.get("address", "")), set()).add(fact.labels.get("device", ""))
+            devices.get(host_of(fact.labels.get("address", "")), set()).add(fact.labels.get("device", ""))
     return set().union(*devices.values()) if all(devices.values()) else set()
-
-
-def _ip(text: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +196,32 @@ def _of_all_networks(names: Collection[str], reported: Mapping[str, _Facts]) -> 
 def is_virtual(device: str) -> bool:
     """Whether a name is that of a virtual device, which counts only if the operator names it."""
     return bool(_VIRTUAL.fullmatch(device))
+
+
+_DEVICE_LABELS = frozenset({"device", "device_name", "interface", "iface", "ifname", "if_name", "nic", "netdev"})
+_NAMED_VIRTUAL = re.compile(VIRTUAL_DEVICES.removesuffix(r"|.*\..*"))
+
+
+def differing_devices(series: Collection[Series], known_labels: Collection[str]) -> tuple[str, Sequence[str]]:
+    """Return the label in which some series differ by network devices, and these devices; "" and (): none.
+
+    A label of any name counts if at least half of its values, and two of them, are names of network devices.
+
+    Args:
+        series: those of one sum.
+        known_labels: labels that are not looked at.
+    """
+    for label in sorted({label for one in series for label in one.labels}.difference(known_labels, ("__name__",))):
+        values = {one.labels[label] for one in series if one.labels.get(label)}
+        devices = [value for value in values if _names_a_device(value)]
+        enough = len(devices) > 1 and 2 * len(devices) >= len(values)
+        if len(values) > 1 and (enough or (devices and label in _DEVICE_LABELS)):
+            return label, sorted(values)
+    return "", ()
+
+
+def _names_a_device(text: str) -> bool:
+    return any(pattern.fullmatch(text) for pattern in (_PHYSICAL, _BOND, _NAMED_VIRTUAL))
 
 
 def is_vlan(device: str) -> bool:
@@ -296,18 +316,20 @@ class Exporter:
     """Label -> regular expression for its whole value; an absent label has the value "". `!` before it negates it."""
     device_label: str = ""
     """Label with the network device; "": the metrics are not those of devices."""
+    chooses_for_queries: bool = False
+    """Whether the devices of the operator's own queries are chosen, too: the operator has named their label."""
     facts: Sequence[str] = ()
     """Names of the metrics with facts of devices, which decide which of them count; (): their names decide."""
     net_devices: str = ""
     """Regular expression for the names of all devices that count; "": facts and names decide."""
-    mean_seconds: float | None = None
-    """None: the metrics are counters. Otherwise they are rates, each the mean of this many seconds."""
     speed: str = ""
     """Name of the metric with the speed of a device, bytes/s; "": none."""
     quota_rates: Mapping[ReplicaRole, Sequence[SeriesName]] = field(default_factory=lambda: QUOTA_RATES)
     """Role -> names of the series with the throttled replication in the broker's quota, bytes/s; one of them counts."""
     broker_label: str = ""
     """`LABEL=REGEX`: label with the broker id, see `broker_matching`; "": none."""
+    broker_filter: str = ""
+    """Label by whose value `where` guesses which targets are brokers; "": all series are those of brokers."""
     port: int = 0
     """Usual TCP port of the exporter; 0: it reports all pods of a host, so that its text is not one broker's."""
     arguments: str = ""
@@ -344,6 +366,14 @@ class Exporter:
         addresses = _vector_selector([f'__name__="{ADDRESSES}"', 'scope!="link-local"', selector])
         return f"{devices} or {addresses}" if ADDRESSES in self.facts else devices
 
+    def targets_query(self, window_seconds: int, selector: str = "") -> str:
+        """Return the PromQL query for the three busiest targets, brokers or not; "": no filter by name hides any."""
+        if not self.broker_filter:
+            return ""
+        others = (_matcher(label, pattern) for label, pattern in self.where.items() if label != self.broker_filter)
+        every = _vector_selector([f'__name__="{self.tx[0].metric}"', *others, f'{self.broker_filter}!=""', selector])
+        return f"topk(3, sum by ({self.broker_filter}) (rate({every}[{window_seconds}s])))"
+
     def quota_rates_query(self, window_seconds: int, selector: str = "") -> str:
         """Return the PromQL query for the throttled replication in the brokers' quotas, as `query`."""
         names = dict.fromkeys(name.metric for series in self.quota_rates.values() for name in series)
@@ -353,6 +383,10 @@ class Exporter:
     def quota_role(self, labels: Mapping[str, str]) -> ReplicaRole | None:
         """Return the role whose quota a series with these labels, its `__name__` among them, measures; None: none."""
         return next((r for r, names in self.quota_rates.items() if any(n.matches(labels) for n in names)), None)
+
+    def mean_seconds(self, labels: Mapping[str, str]) -> float | None:
+        """Return of how many seconds the samples of a series with these labels are the mean; None: it is a counter."""
+        return next((name.mean_seconds for name in (*self.tx, *self.rx) if name.matches(labels)), None)
 
     def names_of(self, direction: str) -> Sequence[SeriesName]:
         """Return the names of the series of `tx` or `rx`."""
@@ -386,6 +420,35 @@ class Exporter:
     def _devices(self, series: Iterable[Series]) -> set[str]:
         return {one.labels[self.device_label] for one in series if self.device_label in one.labels}
 
+    def with_device_label(self, label: str) -> Exporter:
+        """Return this exporter with the label that the operator names for the network device; "": unchanged.
+
+        With another label than the preset's, names decide which devices count: the facts and speeds of node_exporter
+        have its own label.
+        """
+        if label in ("", self.device_label):
+            return replace(self, chooses_for_queries=True) if label else self
+        where = {name: pattern for name, pattern in self.where.items() if name != self.device_label}
+        where[label] = f"!{VIRTUAL_DEVICES}"
+        return replace(self, where=where, device_label=label, chooses_for_queries=True, facts=(), speed="")
+
+    def with_brokers(self, label: BrokerLabel | None, names: Collection[str]) -> Exporter:
+        """Return this exporter for the brokers that the operator names; its own filter by name does not count then.
+
+        Args:
+            label: the label with the broker id; None: not given.
+            names: values of labels, or hosts in them, that the operator maps to brokers.
+        """
+        if not self.broker_filter or (label is None and not names):
+            return self
+        where = {name: pattern for name, pattern in self.where.items() if name != self.broker_filter}
+        if label:
+            where[label.name] = label.pattern.pattern if _is_re2(label.pattern.pattern) else ".+"
+        if names:  # the map beats the label, and its names may be values of any label
+            where.pop(label.name if label else "", None)
+            where[self.broker_filter] = ".+"
+        return replace(self, where=where)
+
     def with_net_devices(self, pattern: str) -> Exporter:
         """Return this exporter with the devices that the operator names; "": unchanged."""
         if not pattern or not self.device_label:
@@ -393,14 +456,37 @@ class Exporter:
         return replace(self, where={**self.where, self.device_label: pattern}, net_devices=pattern)
 
     def with_quota_rates(self, leader: Sequence[SeriesName], follower: Sequence[SeriesName]) -> Exporter:
-        """Return this exporter with the series of quota rates that the operator names; without names, unchanged."""
+        """Return this exporter with the series of quota rates that the operator names; without names, unchanged.
+
+        Raises:
+            Invalid: the name of a series says that it is a counter.
+        """
+        for role, names in (("leader", leader), ("follower", follower)):
+            for name in names:
+                if name.said is SeriesKind.COUNTER:
+                    raise Invalid(
+                        f"broker-{role}-quota-series: {name} is a counter by its name, and a quota has a rate in "
+                        "bytes/s. Fix: name the series of the attribute byte-rate"
+                    )
         own = {role: names for role, names in zip(ReplicaRole, (leader, follower), strict=True) if names}
         return replace(self, quota_rates={**self.quota_rates, **own})
 
-    def with_series(self, tx: Sequence[SeriesName], rx: Sequence[SeriesName]) -> Exporter:
-        """Return this exporter with the series that the operator names; without names, unchanged."""
+    def with_series(
+        self, tx: Sequence[SeriesName], rx: Sequence[SeriesName], kind: SeriesKind | None = None
+    ) -> Exporter:
+        """Return this exporter with the series that the operator names; without names, unchanged.
+
+        Args:
+            tx: series of sent bytes; (): those of the exporter.
+            rx: series of received bytes; (): those of the exporter.
+            kind: of these series; None: as their names say.
+
+        Raises:
+            Invalid: a name does not say whether it is a counter or a rate.
+        """
         if not tx and not rx:
             return self
+        tx, rx = (_of_kind(way, names, kind) for way, names in (("tx", tx), ("rx", rx)))
         # A series of one topic is a part of the series of all topics.
         topics = {} if any("topic" in name.labels for name in (*tx, *rx)) else {"topic": ""}
         return replace(self, tx=tx or self.tx, rx=rx or self.rx, where={**self.where, **topics})
@@ -414,6 +500,21 @@ class Exporter:
     @cached_property
     def _patterns(self) -> Mapping[str, re.Pattern[str]]:
         return {label: re.compile(pattern.removeprefix("!")) for label, pattern in self.where.items()}
+
+
+def _of_kind(way: str, names: Sequence[SeriesName], kind: SeriesKind | None) -> Sequence[SeriesName]:
+    known_names = []
+    for name in names:
+        try:
+            known_names.append(name.of_kind(kind))
+        except Invalid as error:
+            raise Invalid(f"broker-{way}-series: {name} {error}") from None
+    return known_names
+
+
+def _is_re2(pattern: str) -> bool:
+    """Whether Prometheus accepts a regular expression of Python: without look-around and references."""
+    return not re.search(r"\(\?(?!:|P<)|\\[1-9AZ]|\(\?P[=>]", pattern)
 
 
 def _vector_selector(matchers: Iterable[str]) -> str:
@@ -440,10 +541,10 @@ def _jmx(form: str, broker_label: str = "", port: int = 9404) -> Exporter:
 def _jmx_by_name(attribute: str, mean_seconds: float | None = None, broker_label: str = "") -> Exporter:
     metric = f"kafka_server_BrokerTopicMetrics_{attribute}"
     tx, rx = (
-        [SeriesName(metric, {"name": f"{kind}Bytes{way}PerSec"}) for kind in ("", "Replication")]
+        [SeriesName(metric, {"name": f"{kind}Bytes{way}PerSec"}, mean_seconds) for kind in ("", "Replication")]
         for way in ("Out", "In")
     )
-    return Exporter(tx, rx, {"topic": ""}, mean_seconds=mean_seconds, broker_label=broker_label, port=11001)
+    return Exporter(tx, rx, {"topic": ""}, broker_label=broker_label, port=11001)
 
 
 def _node(port: int, broker_label: str = "") -> Exporter:
@@ -468,6 +569,7 @@ EXPORTERS: Mapping[str, Exporter] = {
         where={"pod": _POD, "interface": f"!{VIRTUAL_DEVICES}"},
         device_label="interface",
         broker_label=_POD_ID,
+        broker_filter="pod",
     ),
     "jmx": _jmx("kafka_server_brokertopicmetrics_{}_total"),
     "jmx_persec": _jmx("kafka_server_brokertopicmetrics_{}persec_total"),

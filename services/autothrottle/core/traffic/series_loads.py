@@ -16,9 +16,16 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.texts import excerpt
 from autothrottle.core.traffic.broker_matching import BrokerMatching
-from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
+from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import Series, SeriesName, newest_rate, utilization
-from autothrottle.core.traffic.exporters import EXPORTERS, Exporter, LinkDevices, is_virtual, is_vlan
+from autothrottle.core.traffic.exporters import (
+    EXPORTERS,
+    Exporter,
+    LinkDevices,
+    differing_devices,
+    is_virtual,
+    is_vlan,
+)
 from autothrottle.core.traffic.loads import MAX_LINK_RATE, BrokerLoad, Capacity, Loads, Utilization, by_broker
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
@@ -49,7 +56,7 @@ class HostSeries:
         broker_id: int,
         exporter: Exporter,
         measured: Callable[[str, Sequence[Series]], Utilization],
-        limits: CapacityLimits,
+        capacity: Callable[[Capacity | None], Capacity],
         now: float,
         own_queries: Collection[str] = (),
     ) -> HostLoad:
@@ -59,15 +66,16 @@ class HostSeries:
             broker_id: the broker.
             exporter: decides which devices count.
             measured: query or direction, and its series that count -> their sum.
-            limits: the operator's capacities.
+            capacity: speed of the fastest device (None: unknown) -> the capacity.
             now: seconds since the epoch, on the clock of the samples.
-            own_queries: queries of the operator, all of whose series count.
+            own_queries: queries of the operator, all of whose series count unless an option names their devices' label.
 
         Raises:
             Missing: a rate or the capacity is unknown.
             Invalid: a sample is invalid.
         """
         label, traffic = exporter.device_label, chain.from_iterable(self.traffic.values())
+        own_queries = () if exporter.chooses_for_queries else own_queries
         links = exporter.links(traffic, self.speeds, self.facts, self.hosts)
         counting = {
             query: list(series) if query in own_queries else [s for s in series if _is_of(s, label, links.counted)]
@@ -77,9 +85,14 @@ class HostSeries:
         for query, other in permutations(counting.keys() - {*own_queries}, 2):
             if counting[query]:
                 _check_devices(broker_id, query, devices[other] - devices[query])
+        of_names = {label for name in (*exporter.tx, *exporter.rx) for label in name.labels}
+        for query, series in counting.items():
+            is_own = query in own_queries
+            known_labels = {label, *of_names} if exporter.net_devices or not is_own else ()
+            _check_labels(broker_id, query, series, known_labels, is_own)
         outbound, inbound = (measured(query, series) for query, series in counting.items())
         device = self._fastest(label, links.speeds)
-        load = BrokerLoad(broker_id, capacity_of(broker_id, None, device, limits), outbound, inbound)
+        load = BrokerLoad(broker_id, capacity(device), outbound, inbound)
         counted = set().union(*devices.values())
         virtual = _virtual_devices(counted, load.capacity) if exporter.net_devices else []
         findings = [*virtual, *self._findings(label, counted, links, now)]
@@ -152,6 +165,8 @@ class SeriesReading:
     """Query -> the names of the series that it sums up; absent: a query of the operator, all of whose series count."""
     quotas: Sequence[Series] = ()
     """Throttled replication in the brokers' quotas, bytes/s."""
+    other_targets: Sequence[str] = ()
+    """Names of targets that the exporter's filter by name hides."""
 
     def loads(self) -> Loads:
         """Return the loads. A registered broker without a series is a problem."""
@@ -169,7 +184,9 @@ class SeriesReading:
             hosts = tuple(self.matching.registered.get(broker_id, ()))
             host = HostSeries(own, speeds.get(broker_id, ()), facts.get(broker_id, ()), hosts)
             own_queries = self.series.keys() - self.names.keys()
-            return host.load(broker_id, self.exporter, measured, self.limits, self.now, own_queries)
+            return host.load(
+                broker_id, self.exporter, measured, self.limits.of_device(broker_id), self.now, own_queries
+            )
 
         hosts, problems = by_broker(sorted({*self.matching.registered, *matched}), load)
         quotas = {b: series for b, series in self._by_broker(self.quotas).items() if b is not None}
@@ -188,7 +205,7 @@ class SeriesReading:
         names = self.names.get(query, ())
         targets: dict[str, list[Series]] = {}
         for query_series in series:
-            targets.setdefault(_target(query_series, names), []).append(query_series)
+            targets.setdefault(_target(query_series, names, self.exporter.device_label), []).append(query_series)
         if not targets:
             raise Missing(self._no_series(broker_id, query, unmatched))
         rates: dict[str, Utilization] = {}
@@ -210,16 +227,27 @@ class SeriesReading:
     def _no_series(self, broker_id: int, query: str, unmatched: Sequence[Series]) -> str:
         hosts = ", ".join(self.matching.registered.get(broker_id, ())) or "unknown"
         targets = dict.fromkeys(map(_target, unmatched))
-        others = f"{len(targets)} targets match no broker: {_shown(targets)}" if targets else "check the query"
+        others = f"{len(targets)} targets match no broker: {_shown(targets)}" if targets else self._absence
         fix = ". Fix: name the target in --broker-map, or set --broker-label" if targets else ""
         return f"broker {broker_id} (hosts: {hosts}) matches no series of --{query}; {others}{fix}"
+
+    @property
+    def _absence(self) -> str:
+        """What to do about a query without series that match no broker."""
+        if not self.other_targets:
+            return "check the query"
+        label = self.exporter.broker_filter
+        return (
+            f"the busiest values of {label} are {_shown(self.other_targets)}. Fix: if they are brokers, give the "
+            f"label with --broker-label, such as {label}=.*-([0-9]+), which replaces the filter of --broker-exporter"
+        )
 
     def _warnings(self, series_of_queries: Mapping[str, Mapping[int | None, Sequence[Series]]]) -> tuple[str, ...]:
         """Name unmatched targets and empty queries if the registered brokers are unknown: no broker's problem does."""
         if self.matching.registered:
             return ()
         empty = tuple(
-            f"--{query} returns no series; check the query" for query, series in series_of_queries.items() if not series
+            f"--{query} returns no series; {self._absence}" for query, series in series_of_queries.items() if not series
         )
         unmatched = {query: series[None] for query, series in series_of_queries.items() if None in series}
         return empty + tuple(
@@ -303,12 +331,35 @@ def _check_devices(broker_id: int, query: str, absent: Collection[str]) -> None:
         )
 
 
+def _check_labels(
+    broker_id: int, query: str, series: Sequence[Series], known_labels: Collection[str], is_own: bool
+) -> None:
+    """Check that a sum does not contain the bytes of a NIC again as those of the devices on top of it.
+
+    Args:
+        broker_id: the broker.
+        query: name of the query or direction.
+        series: the series of the sum.
+        known_labels: labels that do not show devices, or whose devices have been chosen.
+        is_own: whether a query of the operator has chosen the series, so that NICs alone are right.
+    """
+    label, devices = differing_devices(series, known_labels)
+    virtual = [device for device in devices if is_virtual(device) and not is_vlan(device)]
+    if not label or (is_own and not 0 < len(virtual) < len(devices)):
+        return
+    choice = "select the NICs in the query" if is_own else "select one device by name"
+    raise Invalid(
+        f"broker {broker_id} has series of {query} that differ in the network device ({label}: {_shown(devices)}), and "
+        f"their sum may count bytes twice. Fix: --broker-device-label={label}, or {choice}"
+    )
+
+
 def _is_same(rate: float, other: float) -> bool:
     return abs(rate - other) <= _SAME_SHARE * max(rate, other)
 
 
-def _target(series: Series, names: Sequence[SeriesName] = ()) -> str:
-    parts = _PART_LABELS.union(*(name.labels for name in names))
+def _target(series: Series, names: Sequence[SeriesName] = (), device_label: str = "") -> str:
+    parts = _PART_LABELS.union([device_label], *(name.labels for name in names))
     labels = {name: value for name, value in sorted(series.labels.items()) if name not in parts}
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
 

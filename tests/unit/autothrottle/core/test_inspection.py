@@ -13,6 +13,7 @@ from autothrottle.core.inspection import (
     Finding,
     fetches_inspected,
     finding,
+    growth_compared,
     loads_inspected,
     one_line_per_cause,
     racks_inspected,
@@ -100,6 +101,28 @@ def test_brokers_without_a_load_do_not_hide_one_another() -> None:
         ("broker 3", "has no series in the metrics source"),
         ("metrics", "odd"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "replicated", "gained", "expected"),
+    [
+        (40, 30, 20, 28, []),
+        (40, 0.2, 20, 28, ["inbound load is 0.20 MB/s, and the growth of the logs shows at least 28.00 MB/s"]),
+        (10, 14, 20, 28, ["outbound load is 10.00 MB/s, and the growth", "inbound load is 14.00 MB/s, and the growth"]),
+        (40, 112, 20, 28, ["inbound load is 112.00 MB/s, and its logs grow by 28.00 MB/s"]),
+        (40, 80, 20, 28, []),
+        (40, 9, 0, 0, []),
+        (0, 0, 0.5, 0.5, []),
+    ],
+)
+def test_loads_that_do_not_fit_the_growth_of_the_logs_are_findings(
+    sent: float, received: float, replicated: float, gained: float, expected: list[str]
+) -> None:
+    """A gauge that was read as a counter gave a load of 0, and nothing in the check was wrong with it."""
+    growth = builders.load(1, mb(replicated), mb(gained))
+    lines = [*growth_compared(measured(builders.load(1, mb(sent), mb(received))), Loads({1: growth, 2: growth}))]
+    assert all(line.subject == "broker 1" and line.fix for line in lines)
+    assert [line.value.startswith(text) for line, text in zip(lines, expected, strict=True)] == [True] * len(expected)
 
 
 def test_old_loads_are_a_finding() -> None:

@@ -66,6 +66,19 @@ def test_rebuild_by_count_needs_no_metrics(front: Front) -> None:
     assert ask(front, "rebalance", scope={"topics": ["t"], "brokers": [-1]}).status == 404
 
 
+def test_plan_by_storage_refuses_topics_with_one_name_in_datadog(front: Front) -> None:
+    topics = ("a_b", "a__b", "t")
+    partitions = tuple(PartitionReplicas(topic, 0, (1001, 1002)) for topic in topics)
+    front.services.placement.cluster = PlacementCluster(CLUSTER.brokers, partitions)
+    sizes = {("a_b", 0): GB, ("t", 0): GB}
+    front.services.storage.metrics = replace(STORAGE, sizes=sizes, has_exact_names=False)
+    for method in ("rebalance", "scale"):
+        refused = ask(front, method, scope={"topics": ["a__b"], "brokers": [-1, 1003]})
+        assert refused.status == 400
+        assert "size of a__b is unknown: Datadog has one name, a_b, for the topics a__b, a_b" in refused.text
+    assert ask(front, "rebalance", scope={"topics": ["t"], "brokers": [-1]}).status == 200
+
+
 def test_scale_moves_to_new_brokers_until_storage_is_even(front: Front) -> None:
     found = ask(front, "scale", scope={"topics": ["t"], "brokers": [-1, 1003, 1004]})
     assert found.json["plan"]["after"]["storageRangeSpread"] == 0

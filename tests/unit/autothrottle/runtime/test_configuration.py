@@ -41,6 +41,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "broker-rx-series": ["a_total", ""],
     "broker-leader-quota-series": ["a_byte_rate", 'a_rate{type="LeaderReplication"}', ""],
     "broker-follower-quota-series": ["a_byte_rate,b", ""],
+    "broker-series-kind": ["counter", "rate", ""],
+    "broker-device-label": ["interface", ""],
     "net-devices": ["eth0|bond[0-9]+", ""],
     "broker-label": ["pod=.*-([0-9]+)", "instance=b-([0-9]+).*"],
     "broker-map": ['{"a":1}', '{"a":2}', '{"a:9100":1,"b":2}'],
@@ -49,6 +51,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "prometheus-tx-query": ["a[2m]", "sum(b)"],
     "prometheus-rx-query": ["a[2m]", "sum(b)"],
     "prometheus-ca": ["ca.crt", "/etc/ca.crt"],
+    "prometheus-headers-file": ["headers", "/run/secrets/headers"],
+    "scrape-ca": ["ca.crt", "/etc/ca.crt"],
     "scrape-url": ["http://{host}:9100/metrics", "https://b{broker}.example/metrics"],
     "scrape-interval": ["1", "2.5", "30"],
     "consumer-fanout": ["0", "0.5", "3"],
@@ -162,6 +166,8 @@ BAD: Mapping[str, Sequence[str]] = {
     "broker-rx-series": ["a-b", "a{x}"],
     "broker-leader-quota-series": ["a-b", "a b"],
     "broker-follower-quota-series": ["a{x}"],
+    "broker-series-kind": ["gauge", "Rate"],
+    "broker-device-label": ["if-name", 'interface="eth0"'],
     "net-devices": ["eth(", "!lo", "eth\n0"],
     "broker-label": ["pod", "pod=kafka", "pod=("],
     "broker-map": ["[]", '{"a":"b"}'],
@@ -299,6 +305,8 @@ def test_the_tables_of_this_module_contain_every_option() -> None:
         "app-key-file",
         "prometheus-token-file",
         "prometheus-user-file",
+        "scrape-token-file",
+        "scrape-user-file",
         "state-store",
         *TLS,
         *ZOOKEEPER_TLS,
@@ -1109,13 +1117,34 @@ def test_network_devices_without_an_exporter_of_devices_cause_a_warning() -> Non
     assert warning == "net-devices is given, but broker-exporter jmx does not report network devices"
 
 
-def test_prometheus_has_one_kind_of_credentials_and_keeps_them_secret() -> None:
-    files = ["--prometheus-token-file=t", "--prometheus-user-file=u"]
+def test_series_whose_name_does_not_say_what_they_are_are_refused() -> None:
+    """A gauge with a rate was read as a counter, so that the load was the rise of the rate: nearly 0."""
+    series = "--broker-tx-series=kafka_bytes_out,a_total"
+    (problem,) = problems(series)
+    assert problem.startswith("broker-tx-series: kafka_bytes_out is a counter or a rate, and its name does not say")
+    assert "Fix: --broker-series-kind=counter" in problem
+    for kind, mean_seconds in (("counter", None), ("rate", 60.0)):
+        exporter = parse([series, f"--broker-series-kind={kind}"], {}).exporter
+        assert {name.mean_seconds for name in exporter.tx} == {mean_seconds}
+    assert "mean since the start of the broker" in problems("--broker-rx-series=x_meanrate,y_total")[0]
+    (problem,) = problems("--broker-leader-quota-series=kafka_server_LeaderReplication_byte_total")
+    assert problem.startswith("broker-leader-quota-series: kafka_server_LeaderReplication_byte_total is a counter")
+
+
+@pytest.mark.parametrize(
+    ("source", "readable", "safe"),
+    [
+        ("prometheus", "http://prometheus:9090", "http://localhost:9090"),
+        ("scrape", "http://{host}:9100/metrics", "https://{host}:9100/metrics"),
+    ],
+)
+def test_source_has_one_kind_of_credentials_and_keeps_them_secret(source: str, readable: str, safe: str) -> None:
+    files = [f"--{source}-token-file=t", f"--{source}-user-file=u"]
     (problem,) = problems(*files)
-    assert problem.startswith("prometheus-token-file and prometheus-user-file are both given")
-    (warning,) = parse([files[0], "--prometheus-url=http://prometheus:9090"], {}).warnings
+    assert problem.startswith(f"{source}-token-file and {source}-user-file are both given")
+    (warning,) = parse([files[0], f"--{source}-url={readable}"], {}).warnings
     assert "the credentials are readable on the network" in warning
-    assert parse([files[0], "--prometheus-url=http://localhost:9090"], {}).warnings == ()
+    assert parse([files[0], f"--{source}-url={safe}"], {}).warnings == ()
 
 
 def test_short_form_of_a_flag_means_the_same() -> None:

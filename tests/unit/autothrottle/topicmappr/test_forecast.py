@@ -102,6 +102,22 @@ def test_a_broker_that_is_down_does_not_change_the_forecast_of_its_pool(
     assert pool["use"] == pytest.approx(2 * 570 / 1600)
 
 
+def test_history_of_datadog_has_the_storage_of_topics_in_capitals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Datadog has the topic in lower case, so that its pool seemed to store nothing."""
+    for day in range(28):
+        append_sample(str(tmp_path), "main", *sample(day, 0, 300 + 10 * day))
+    brokers = {id: PlacementBroker(id) for id in (1, 2)}
+    cluster = PlacementCluster(brokers, (PartitionReplicas("Orders", 0, (1, 2)),))
+    (tmp_path / "cluster.json").write_text(format_cluster(cluster))
+    (tmp_path / "pools.toml").write_text(POOLS.partition("[instances")[0].replace('"orders"', '"Orders"'))
+    files = ("--pools", str(tmp_path / "pools.toml"), "--cluster-file", str(tmp_path / "cluster.json"))
+    assert main(("forecast", "--history", str(tmp_path), "--cluster-name", "main", *files, "--json")) == 0
+    (pool,) = [row for row in json.loads(capsys.readouterr().out) if "pool" in row]
+    assert pool["use"] == pytest.approx(2 * 570 / 1600)
+
+
 def test_brokers_and_pools_have_dates(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Broker 1 uses 570 GB of 1 TB. It reaches 80 % 23 days later."""
     files = ("--pools", str(history / "pools.toml"), "--cluster-file", str(history / "cluster.json"))

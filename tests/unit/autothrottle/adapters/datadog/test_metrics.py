@@ -137,8 +137,8 @@ def test_query_has_a_rollup_and_spans_the_window_until_now(lab: Lab) -> None:
     queries = {r.query["query"]: (r.query["from"], r.query["to"]) for r in lab.emulator.requests if r.query}
     span = (str(int(NOW) - 60), str(int(NOW)))
     assert queries == {
-        "avg:system.net.bytes_sent{a:b} by {host,broker_id,instance-type}.rollup(avg, 60)": span,
-        "avg:system.net.bytes_rcvd{service:kafka} by {host,broker_id,instance-type}.rollup(avg, 60)": span,
+        "avg:system.net.bytes_sent{a:b} by {host,device,broker_id,instance-type}.rollup(avg, 60)": span,
+        "avg:system.net.bytes_rcvd{service:kafka} by {host,device,broker_id,instance-type}.rollup(avg, 60)": span,
     }
 
 
@@ -468,9 +468,10 @@ def test_queries_return_the_tags_of_all_hosts(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("query", "grouped"),
     [
-        ("avg:a{x:y} by {host}", "avg:a{x:y} by {host,broker_id,instance-type,mbps}"),
-        ("sum:a{*}by{ host }", "sum:a{*}by {host,broker_id,instance-type,mbps}"),
-        ("avg:a{x} by {broker_id,host}", "avg:a{x} by {broker_id,host,instance-type,mbps}"),
+        ("avg:a{x:y} by {host}", "avg:a{x:y} by {host,device,broker_id,instance-type,mbps}"),
+        ("sum:a{*}by{ host }", "sum:a{*}by {host,device,broker_id,instance-type,mbps}"),
+        ("avg:a{x} by {broker_id,host}", "avg:a{x} by {broker_id,host,device,instance-type,mbps}"),
+        ("ewma_5(avg:a{x} by {host})", None),
         ("8 * avg:a{x} by {host} / avg:b{x} by {host}", None),
         ("avg:a{by:host} by {device}", "avg:a{by:host} by {device}"),
         ("q3", "q3"),
@@ -479,6 +480,62 @@ def test_queries_return_the_tags_of_all_hosts(lab: Lab) -> None:
 def test_a_query_that_groups_by_host_groups_by_the_tags_too(query: str, grouped: str | None) -> None:
     found = with_tags(query, settings("http://h", capacity_tag="mbps"))
     assert found == (grouped or query.replace("{host}", "{host,broker_id,instance-type,mbps}"))
+
+
+@pytest.mark.parametrize("aggregation", ["avg", "sum"])
+def test_network_devices_of_a_host_are_added_up_as_with_other_sources(lab: Lab, aggregation: str) -> None:
+    """Datadog combined the devices of a host: with an idle docker0 the load was halved, and doubled with `sum`."""
+    lab.emulator.host_of(1001).devices = {"eth0": 1.0, "docker0": 0.0, "veth1a2b": 1.0}
+    lab.emulator.host_of(1002).devices = {"eno1": 0.75, "eno2": 0.25, "bond0": 1.0, "bond0.100": 1.0}
+    loads = lab.loads(net_tx_query=f"{aggregation}:system.net.bytes_sent{{service:kafka}} by {{host}}")
+    assert {b: (load.outbound.rate, load.inbound.rate) for b, load in loads.brokers.items()} == {
+        1001: (80 * MB, 40 * MB),
+        1002: (20 * MB, 10 * MB),
+    }
+    assert loads.devices == {1001: ("eth0",), 1002: ("eno1", "eno2")}
+    assert (loads.warnings, loads.problems) == ((), {})
+
+
+def test_option_names_the_network_devices_that_count(lab: Lab) -> None:
+    lab.emulator.host_of(1001).devices = {"eth0": 0.75, "data0": 0.25, "docker0": 1.0}
+    lab.emulator.host_of(1002).devices = {"eth0": 1.0}
+    loads = lab.loads(net_devices="data.*")
+    assert loads.brokers[1001].outbound.rate == 20 * MB
+    assert [*loads.problems] == [1002]
+    (warning,) = lab.loads(net_devices="eth0|docker0").warnings
+    assert warning.startswith("broker 1001: --net-devices matches virtual devices: docker0")
+
+
+def test_function_of_azure_counts_once_although_datadog_writes_its_name_in_lower_case(lab: Lab) -> None:
+    lab.emulator.host_of(1001).devices = {"eth0": 1.0, "enp53091s1": 1.0}
+    assert lab.loads().devices == {1001: ("eth0",)}
+
+
+def test_instance_types_are_found_by_the_names_that_datadog_makes_of_them(lab: Lab) -> None:
+    """Azure's Standard_D8s_v3 is standard_d8s_v3 in Datadog, so that no capacity was set for it."""
+    lab.add("h3", 1003, instance_type="standard_d8s_v3")
+    limits = CapacityLimits(by_instance_type={"Standard_D8s_v3": Capacity(7 * MB, 7 * MB)})
+    capacity = lab.loads(limits).brokers[1003].capacity
+    assert (capacity.inbound, capacity.origin) == (7 * MB, "--cap-map for Standard_D8s_v3")
+
+
+def test_network_device_without_points_has_gone(lab: Lab) -> None:
+    groups = {"eth0": 5.0, "eth1": None}
+    lab.respond_to_queries(
+        *(
+            {**series("h1", (NOW - WINDOW, value)), "scope": f"host:h1,device:{device},broker_id:1001"}
+            for device, value in groups.items()
+        )
+    )
+    assert lab.loads(CapacityLimits(default=Capacity(MB, MB))).brokers[1001].outbound.rate == 5
+
+
+def test_query_that_combines_network_devices_is_named(lab: Lab) -> None:
+    (warning,) = lab.loads(
+        net_tx_query="ewma_5(avg:system.net.bytes_sent{service:kafka} by {host})",
+        net_rx_query="ewma_5(avg:system.net.bytes_rcvd{service:kafka,device:eth0} by {host})",
+    ).warnings
+    assert warning.startswith("--net-tx-query returns the avg of the network devices of each host, and not their sum")
 
 
 def test_tags_that_the_series_lack_are_read_host_by_host_and_cached(lab: Lab) -> None:

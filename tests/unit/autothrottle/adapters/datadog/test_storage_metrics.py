@@ -86,15 +86,13 @@ def test_the_newest_value_of_each_series_counts(server: StorageServer, source: D
     assert found.sampled == datetime.fromtimestamp(NOW, UTC)
 
 
-def test_the_keys_are_validated_before_the_queries_of_the_original(
-    server: StorageServer, source: DatadogStorageMetrics
-) -> None:
+def test_the_keys_are_validated_before_the_queries(server: StorageServer, source: DatadogStorageMetrics) -> None:
     source.fetch_storage_metrics(TIMEOUT)
     assert [path.rpartition("/")[2] for path, _ in server.requests] == ["validate", "query", "query"]
     window = {"from": [str(NOW - 7200)], "to": [str(NOW)]}
     assert [query for _, query in server.requests[1:]] == [
         {"query": ["max:size{*} by {topic,partition}.rollup(avg, 3600)"], **window},
-        {"query": ["avg:system.disk.free{*} by {broker_id}.fill(last)"], **window},
+        {"query": ["avg:system.disk.free{*} by {broker_id,host,device}.fill(last)"], **window},
     ]
 
 
@@ -133,3 +131,49 @@ def test_refused_keys_are_an_error_that_does_not_show_them(
         source.fetch_storage_metrics(TIMEOUT)
     assert "app-secret" not in str(raised.value)
     assert len(server.requests) == 1
+
+
+def test_free_storage_of_the_devices_of_a_broker_is_added_up(
+    server: StorageServer, source: DatadogStorageMetrics
+) -> None:
+    """Datadog returned the mean of two volumes: 250 GB for 500."""
+    server.brokers = [
+        series("broker_id:7", "host:a", "device:/data1", points=[400]),
+        series("broker_id:7", "host:a", "device:/data2", points=[100]),
+        series("broker_id:8", "host:b", "device:N/A", points=[30]),
+    ]
+    assert source.fetch_storage_metrics(TIMEOUT).storage_free == {7: 500, 8: 30}
+
+
+def test_broker_id_on_two_hosts_has_no_free_storage(server: StorageServer, source: DatadogStorageMetrics) -> None:
+    """Two clusters of one account may have the same broker ids. Their mean was the free storage of the broker."""
+    server.brokers = [
+        series("broker_id:7", "host:a", "device:/data", points=[400]),
+        series("broker_id:7", "host:b", "device:/data", points=[100]),
+        series("broker_id:8", "host:a", "device:/data", points=[1]),
+    ]
+    found = source.fetch_storage_metrics(TIMEOUT)
+    assert found.storage_free == {8: 1}
+    (problem,) = found.problems
+    assert problem.startswith("broker 7 has series of broker-storage-query from the hosts a, b")
+
+
+def test_earlier_host_of_a_broker_does_not_count(server: StorageServer, source: DatadogStorageMetrics) -> None:
+    server.brokers = [
+        {"tag_set": ["broker_id:7", "host:old"], "pointlist": [[NOW * 1000 - 3_000_000, 400]]},
+        {"tag_set": ["broker_id:7", "host:new"], "pointlist": [[NOW * 1000, 100]]},
+    ]
+    assert source.fetch_storage_metrics(TIMEOUT).storage_free == {7: 100}
+
+
+def test_the_largest_of_several_series_of_a_partition_counts(
+    server: StorageServer, source: DatadogStorageMetrics
+) -> None:
+    """A query by {topic,partition,host} has a series for each replica, and the last one counted."""
+    server.partitions = [
+        series("topic:t", "partition:0", "host:a", points=[9]),
+        series("topic:t", "partition:0", "host:b", points=[7]),
+        series("topic:N/A", "partition:0", points=[7]),
+    ]
+    found = source.fetch_storage_metrics(TIMEOUT)
+    assert (found.sizes, found.has_exact_names, len(found.problems)) == ({("t", 0): 9}, False, 1)

@@ -26,6 +26,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.broker_matching import BrokerMatching, parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.counters import SeriesKind
 from autothrottle.core.traffic.exporters import EXPORTERS, parse_series_names
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.traffic.series_loads import SeriesReading
@@ -164,7 +165,7 @@ def test_odd_series_of_one_broker_never_change_the_loads_of_the_others(entries: 
     good = [{"metric": {"pod": f"kafka-{b}"}, "values": growing(70 + b, now)} for b in (1, 2)]
     text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [*entries, *good]}})
     found = read_query(HTTPResponse(io.BytesIO(text.encode()), status=200, preload_content=False))
-    series = found.as_series(None, 120.0, 0.0)
+    series = found.as_series(lambda labels: None, 120.0, 0.0)
     label = parse_broker_label("pod=kafka-([0-9]+)", "broker-label")
     matching = BrokerMatching(label=label, registered={1: (), 2: (), 3: ()})
     loads = SeriesReading(matching, LIMITS, now, {"prometheus-tx-query": series, "prometheus-rx-query": series}).loads()
@@ -292,9 +293,99 @@ def test_changed_credentials_are_used_and_faulty_ones_are_not(
             source.fetch_loads(TIMEOUT)
 
 
+def test_headers_of_a_file_are_sent_with_those_of_the_credentials(
+    server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """Mimir answers only with the tenant in X-Scope-OrgID."""
+    server.answers[1] = matrix(kafka_1=growing(70, time.time()))
+    headers, token = tmp_path / "headers", tmp_path / "token"
+    headers.write_text("X-Scope-OrgID: tenant-1|tenant-2\n\nx-proxy-secret:a:b\n")
+    token.write_text("abc")
+    with metrics(server, cluster, headers_file=str(headers), token_file=str(token)) as source:
+        source.fetch_loads(TIMEOUT)
+    sent = [server.headers[name] for name in ("x-scope-orgid", "x-proxy-secret", "authorization")]
+    assert sent == ["tenant-1|tenant-2", "a:b", "Bearer abc"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has no header; write Name: value"),
+        ("X-Scope-OrgID secret", "line 1 of .* is not a header"),
+        ("a: b\nX Y: secret", "line 2 of .* is not a header"),
+        ("X-Scope-OrgID: sécret", "line 1 of .* is not a header"),
+        ("Authorization: Bearer secret", "sets Authorization, which has an option or a line of its own"),
+        ("a: secret\nA: secret", "line 2 of .* sets A"),
+    ],
+)
+def test_faulty_headers_are_refused_without_showing_them(
+    text: str, reason: str, server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "headers").write_text(text)
+    with (
+        metrics(server, cluster, headers_file=str(tmp_path / "headers")) as source,
+        pytest.raises(Unavailable, match=f"prometheus-headers-file: .*{reason}") as caught,
+    ):
+        source.fetch_loads(TIMEOUT)
+    assert "secret" not in str(caught.value)
+
+
 def test_certificates_that_cannot_be_read_are_refused_at_the_start(
     cluster: MemoryCluster, server: ExporterEmulator
 ) -> None:
     settings = PrometheusSettings(f"https://{server.address}/1", EXPORTERS["jmx"], ca_file="/no/such/file")
     with pytest.raises(Invalid, match="'/no/such/file' holds no PEM certificates"):
         PrometheusMetrics(settings, LIMITS, BrokerHosts(cluster))
+
+
+def test_names_of_pods_that_the_filter_of_a_preset_hides_are_in_the_finding(
+    server: ExporterEmulator, cluster: MemoryCluster
+) -> None:
+    """The preset cadvisor guesses the names of pods. With others the problem said only: check the query."""
+    empty = {"status": "success", "data": {"resultType": "matrix", "result": []}}
+    pods = [{"metric": {"pod": f"prod-mixed-{n}"}, "value": [0, "1"]} for n in (2, 0, 1)]
+    names = {"status": "success", "data": {"resultType": "vector", "result": pods}}
+    server.answers[1] = lambda: json.dumps(empty)
+    server.faults["topk"] = json.dumps(names).encode()
+    settings = PrometheusSettings(f"http://{server.address}/1", EXPORTERS["cadvisor"])
+    with closing(PrometheusMetrics(settings, LIMITS, BrokerHosts(cluster))) as source:
+        problem = source.fetch_loads(TIMEOUT).problems[1]
+        server.faults["topk"] = 503
+        without = source.fetch_loads(TIMEOUT).problems[1]
+    assert "the busiest values of pod are prod-mixed-0, prod-mixed-1, prod-mixed-2. Fix: " in problem
+    assert "--broker-label, such as pod=.*-([0-9]+)" in problem
+    assert without.endswith("check the query")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "sent"),
+    [
+        (None, "kafka_bytes_oneminuterate", 1100),
+        (None, "kafka_bytes_total", 10),
+        (None, "kafka_bytes", 10),
+        (SeriesKind.RATE, "kafka_bytes", 1100),
+        (SeriesKind.COUNTER, "kafka_bytes_rate", 10),
+    ],
+)
+def test_range_vector_of_a_gauge_is_read_as_its_name_or_the_option_says(
+    kind: SeriesKind | None, name: str, sent: int, server: ExporterEmulator, cluster: MemoryCluster
+) -> None:
+    """The samples of a rate were subtracted as those of a counter."""
+    now = time.time()
+    values = [(now - 30 + 15 * n, str(800 + 150 * n)) for n in range(3)]
+    result = [{"metric": {"__name__": name, "pod": "kafka-1"}, "values": values}]
+    text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+    server.answers[1] = lambda: text
+    with metrics(server, cluster, tx_query="x[2m]", rx_query="x[2m]", series_kind=kind) as source:
+        assert source.fetch_loads(TIMEOUT).brokers[1].outbound.rate == sent
+
+
+def test_instant_vector_of_a_counter_is_refused(server: ExporterEmulator, cluster: MemoryCluster) -> None:
+    """The total of a counter was read as bytes per second."""
+    result = [{"metric": {"__name__": "bytes_total", "pod": "kafka-1"}, "value": [time.time(), "5e8"]}]
+    text = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+    server.answers[1] = lambda: text
+    with metrics(server, cluster, tx_query="bytes_total", rx_query="bytes_total") as source:
+        loads = source.fetch_loads(TIMEOUT)
+    assert loads.brokers == {}
+    assert "has the value of a counter (bytes_total). Fix: query a range vector, bytes_total[2m]" in loads.problems[1]

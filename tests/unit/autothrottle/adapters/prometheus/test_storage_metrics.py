@@ -100,3 +100,46 @@ def test_a_server_that_fails_is_unavailable(server: ExporterEmulator) -> None:
     server.answers[1] = 503
     with pytest.raises(Unavailable, match=r"\(prometheus-.*-query\) answers 503|\(kafka_broker_info\) answers 503"):
         fetch(server)
+
+
+GIGABYTE = 10**9
+PVC = {"namespace": "kafka", "node": "n1"}
+
+
+@pytest.mark.parametrize("label", ["persistentvolumeclaim", "mountpoint", "log_dir"])
+def test_volumes_of_a_broker_that_a_label_tells_apart_are_added_up(label: str, server: ExporterEmulator) -> None:
+    """Metrics of persistent volumes have no device. The last volume counted alone: 100 of 500 GB."""
+    server.answers[1] = vector(
+        ({**PVC, "pod": "kafka-1", label: "data-0-kafka-1"}, f"{400 * GIGABYTE}"),
+        ({**PVC, "pod": "kafka-1", label: "data-1-kafka-1"}, f"{100 * GIGABYTE}"),
+    )
+    assert fetch(server).storage_free == {1: 500 * GIGABYTE}
+
+
+def test_volumes_that_no_label_tells_apart_are_reported(server: ExporterEmulator) -> None:
+    """An aggregation has removed the label with the volume. The last volume counted alone, without a word."""
+    server.answers[1] = vector(
+        ({"pod": "kafka-1", "job": "a"}, "400"), ({"pod": "kafka-1", "job": "b"}, "100"), ({"pod": "kafka-2"}, "7")
+    )
+    found = fetch(server)
+    assert found.storage_free == {2: 7}
+    problem = next(problem for problem in found.problems if "broker 1" in problem)
+    assert "with 100 and 400 free bytes, and no label tells their volumes apart" in problem
+
+
+def test_volume_that_two_targets_report_counts_once(server: ExporterEmulator) -> None:
+    one = {"pod": "kafka-1", "persistentvolumeclaim": "data-0-kafka-1"}
+    server.answers[1] = vector(({**one, "job": "a"}, "1000"), ({**one, "job": "b"}, "999"))
+    assert fetch(server).storage_free == {1: 999}
+
+
+def test_mount_points_of_one_device_count_once_unless_their_free_bytes_differ(server: ExporterEmulator) -> None:
+    """A bind mount shows the device of a volume again. A device such as tmpfs has several volumes."""
+    bound, several = {"pod": "kafka-1", "device": "/dev/sdb"}, {"pod": "kafka-2", "device": "tmpfs"}
+    server.answers[1] = vector(
+        ({**bound, "mountpoint": "/data"}, "400"),
+        ({**bound, "mountpoint": "/etc/hosts"}, "400"),
+        ({**several, "mountpoint": "/data1"}, "400"),
+        ({**several, "mountpoint": "/data2"}, "100"),
+    )
+    assert fetch(server).storage_free == {1: 400, 2: 500}

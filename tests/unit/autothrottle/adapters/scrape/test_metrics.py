@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -22,6 +25,7 @@ from autothrottle.core.traffic.loads import Capacity, Loads
 from autothrottle.wire.metrics import loads_from_message, loads_to_message
 from autothrottle_lab.emulators.exporter import Answer, ExporterEmulator, node_text, steady
 from tests.builders import eventually
+from tests.paths import CERTIFICATES
 
 TIMEOUT = timedelta(seconds=20)
 LIMITS = CapacityLimits(default=Capacity(100_000_000, 100_000_000))
@@ -88,6 +92,54 @@ def test_target_that_fails_is_named_and_the_others_continue(
     assert [*loads.problems] == [2]
     assert loads.problems[2].startswith(f"broker 2 (http://{exporters.address}) has no sample of node_network_")
     assert reason in loads.problems[2]
+
+
+def secured(exporters: ExporterEmulator, url: str = "", **files: Any) -> closing[ScrapedMetrics]:
+    """Scrape one broker with credentials."""
+    cluster = MemoryCluster(brokers=(1,))
+    cluster.hosts = {1: ("127.0.0.1",)}
+    settings = ScrapeSettings(url or exporters.url, EXPORTERS["node_exporter"], FAST, 2 * FAST, **files)
+    return closing(ScrapedMetrics(settings, LIMITS, BrokerHosts(cluster)))
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "header"), [("token_file", "abc", "Bearer abc"), ("user_file", "a:b", "Basic YTpi")]
+)
+def test_exporters_are_read_with_credentials_of_a_file(
+    option: str, text: str, header: str, exporters: ExporterEmulator, tmp_path: Path
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text(f"{text}\n")
+    with secured(exporters, **{option: str(path)}) as source:
+        assert [*source.fetch_loads(TIMEOUT).brokers] == [1]
+        assert exporters.headers["authorization"] == header
+        path.write_text("c:d\n")
+        eventually(lambda: exporters.headers["authorization"] not in ("", header))
+        assert [credential.files.problem for credential in source.credentials] == [""]
+
+
+def test_refused_and_unreadable_credentials_are_named(exporters: ExporterEmulator, tmp_path: Path) -> None:
+    exporters.answers[1] = 401
+    (tmp_path / "token").write_text("abc")
+    with secured(exporters, token_file=str(tmp_path / "token")) as source:
+        problem = source.fetch_loads(TIMEOUT).problems[1]
+    assert "the target answers 401; check scrape-token-file or scrape-user-file" in problem
+    with secured(exporters, token_file=str(tmp_path / "absent")) as source:
+        loads = source.fetch_loads(TIMEOUT)
+    assert loads.brokers == {}
+    assert loads.warnings[0].startswith("scrape-token-file: ")
+
+
+def test_exporters_certificate_is_checked_with_the_authorities_of_the_option(exporters: ExporterEmulator) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATES / "server.pem")
+    exporters.socket = context.wrap_socket(exporters.socket, server_side=True)
+    url = exporters.url.replace("http:", "https:")
+    with secured(exporters, url, ca_file=str(CERTIFICATES / "ca.pem")) as source:
+        assert [*source.fetch_loads(TIMEOUT).brokers] == [1]
+        assert [credential.option for credential in source.credentials] == ["scrape-ca"]
+    with secured(exporters, url) as source:
+        assert "the target cannot be trusted" in source.fetch_loads(TIMEOUT).problems[1]
 
 
 def test_target_without_the_metrics_of_the_exporter_is_named(exporters: ExporterEmulator) -> None:

@@ -40,7 +40,7 @@ def recorded(name: str) -> str:
 def target(text: str, exporter: Exporter) -> Target:
     """Return the samples of an exporter whose counters grew from 0 to the values in a text."""
     start = re.sub(
-        r"^(\w*(?:bytes_total|persec_total|_count|_Count|bytes(?:in|out)_total).*[ }]) ?\S+$",
+        r"^(\w*(?:(?:bytes|sent|recv|in|out|persec)_total|_count|_Count).*[ }]) ?\S+$",
         r"\1 0",
         text,
         flags=re.MULTILINE,
@@ -66,8 +66,8 @@ def loads_by_prometheus(text: str, exporter: Exporter, hosts: Sequence[str] = ("
     series = {query: samples.series(query, exporter.mean_seconds) for query in ("tx", "rx")}
     for one in (one for of_query in series.values() for one in of_query):
         one.labels["instance"] = f"{hosts[0]}:9100"  # type: ignore[index]
-    speeds, facts = samples.series("speed", None), samples.series("fact", None)
-    quotas = samples.series("quota", QUOTA_SECONDS)
+    speeds, facts = samples.series("speed"), samples.series("fact")
+    quotas = samples.series("quota", lambda labels: QUOTA_SECONDS)
     for one in (*speeds, *facts, *quotas):
         one.labels["instance"] = f"{hosts[0]}:9100"  # type: ignore[index]
     names = {query: exporter.names_of(query) for query in series}
@@ -314,6 +314,62 @@ def test_series_of_the_operator_are_summed_up_and_all_needed(read: Reading) -> N
     assert (loads.brokers[1].outbound.rate, loads.brokers[1].inbound.rate) == (0, 30_000_000)
     loads = read(text.replace('"followers"', '"x"') % ("0", "3e8"), exporter)
     assert 'has no series sent_total{kind="followers"}' in loads.problems[1]
+
+
+@READINGS
+def test_gauge_with_a_rate_in_its_name_is_a_rate(read: Reading) -> None:
+    """Prometheus shows no type, and a gauge was read as a counter: the load was 0, and a throttle 112 MB/s for 58."""
+    tx, rx = SeriesName("bytesoutpersec_oneminuterate"), SeriesName("bytesinpersec_oneminuterate")
+    text = "".join(f"# TYPE {name} gauge\n{name} {rate}\n" for name, rate in ((tx, "5.4e7"), (rx, "3e7")))
+    load = read(text, EXPORTERS["jmx"].with_series([tx], [rx])).brokers[1]
+    assert (load.outbound.rate, load.inbound.rate) == (54_000_000, 30_000_000)
+    assert (load.outbound.end - load.outbound.start).total_seconds() == 60
+
+
+@READINGS
+def test_counter_that_an_exporter_calls_a_gauge_is_a_counter(read: Reading) -> None:
+    names = SeriesName("bytes_out_total"), SeriesName("bytes_in_total")
+    text = "".join(f"# TYPE {name} gauge\n{name} 5e8\n" for name in names)
+    load = read(text, EXPORTERS["jmx"].with_series(names[:1], names[1:])).brokers[1]
+    assert (load.outbound.rate, load.inbound.rate) == (50_000_000, 50_000_000)
+
+
+def telegraf_text(label: str = "interface") -> str:
+    devices = {"eth0": 4e8, "lo": 4e8, "docker0": 4e8, "veth1a2b": 4e8}
+    names = ("net_bytes_sent_total", "net_bytes_recv_total")
+    return "".join(f'{name}{{{label}="{device}"}} {total}\n' for name in names for device, total in devices.items())
+
+
+TELEGRAF = EXPORTERS["node_exporter"].with_series(
+    [SeriesName("net_bytes_sent_total")], [SeriesName("net_bytes_recv_total")]
+)
+
+
+@READINGS
+@pytest.mark.parametrize("label", ["interface", "port"])
+def test_series_that_differ_by_network_devices_are_not_summed_up(read: Reading, label: str) -> None:
+    """Telegraf names the device in the label `interface`. The bytes of eth0 counted four times: 160 MB/s for 40."""
+    loads = read(telegraf_text(label), TELEGRAF)
+    assert loads.brokers == {}
+    assert f"differ in the network device ({label}: docker0, eth0, lo and 1 more)" in loads.problems[1]
+    assert f"Fix: --broker-device-label={label}" in loads.problems[1]
+
+
+@READINGS
+@pytest.mark.parametrize("label", ["interface", "port"])
+def test_option_names_the_label_with_the_device(read: Reading, label: str) -> None:
+    loads = read(telegraf_text(label), TELEGRAF.with_device_label(label))
+    assert (loads.brokers[1].outbound.rate, loads.devices, loads.problems) == (40_000_000, {1: ("eth0",)}, {})
+    chosen = EXPORTERS["node_exporter"].with_device_label("interface").with_net_devices("docker0")
+    assert read(telegraf_text(), chosen.with_series(TELEGRAF.tx, TELEGRAF.rx)).devices == {1: ("docker0",)}
+
+
+@READINGS
+def test_series_that_differ_in_other_labels_are_summed_up(read: Reading) -> None:
+    text = "".join(
+        f'net_bytes_{way}_total{{name="{name}"}} 2e8\n' for way in ("sent", "recv") for name in ("lo-1", "eth")
+    )
+    assert read(text, TELEGRAF).brokers[1].inbound.rate == 40_000_000
 
 
 @READINGS

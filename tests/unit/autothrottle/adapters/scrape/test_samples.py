@@ -60,7 +60,7 @@ def test_samples_with_their_own_time_are_not_counted_twice() -> None:
     target = Target("http://node/metrics")
     for received in (NOW, NOW + 5):
         target.scrapes.append(scraped((TEXTS / "cadvisor.txt").read_text(), EXPORTERS["cadvisor"], received))
-    (series,) = target.series("tx", None)
+    (series,) = target.series("tx")
     assert series.samples == [(1_718_000_001.2, 4.2e9)]
 
 
@@ -69,7 +69,7 @@ def test_samples_before_the_newest_window_are_dropped() -> None:
     for second in range(10):
         text = f'node_network_receive_bytes_total{{device="eth0"}} {second}\n'
         target.scrapes.append(scraped(text, EXPORTERS["node_exporter"], NOW + second))
-    (series,) = target.series("rx", None)
+    (series,) = target.series("rx")
     assert series.samples == [(NOW + 7, 7.0), (NOW + 8, 8.0), (NOW + 9, 9.0)]
 
 

@@ -49,6 +49,17 @@ def test_an_address_beats_the_default_address() -> None:
     assert [(one.value, one.level) for one in effective_quotas_of_ip(quotas, "10.0.0.2")] == [(5, 2)]
 
 
+@pytest.mark.parametrize("name", ["2001:db8::1", "2001:db8:0:0:0:0:0:1", "2001:DB8:0:0::1"])
+def test_an_address_may_have_another_form_than_the_entity(name: str) -> None:
+    """Kafka compares addresses, and the quota of one form was not found by another one."""
+    key = QuotaKey.CONNECTION_CREATION_RATE
+    quotas = {ClientQuotaEntity(ip=DEFAULT): {key: 5}, ClientQuotaEntity(ip="2001:db8::1"): {key: 6}}
+    assert [(one.value, one.level) for one in effective_quotas_of_ip(quotas, name)] == [(6, 1)]
+    assert [(one.value, one.level) for one in effective_quotas_of_ip(quotas, "2001:db8::2")] == [(5, 2)]
+    long = {ClientQuotaEntity(ip="2001:db8:0:0:0:0:0:1"): {key: 7}}
+    assert [(one.value, one.level) for one in effective_quotas_of_ip(long, name)] == [(7, 1)]
+
+
 def test_a_user_called_like_the_default_is_a_user() -> None:
     quotas = {ClientQuotaEntity("<default>"): {PRODUCER: 5}}
     assert effective_quotas(quotas, "u", "c") == ()

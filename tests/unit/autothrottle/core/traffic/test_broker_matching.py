@@ -63,6 +63,29 @@ def test_broker_of_a_series(matching: BrokerMatching, labels: Mapping[str, str],
     assert matching.broker_of(labels) == broker_id
 
 
+LONG, SHORT = "2001:DB8:0:0:0:0:0:1", "2001:db8::1"
+
+
+@pytest.mark.parametrize(
+    ("matching", "labels"),
+    [
+        pytest.param(BrokerMatching(registered={5: [LONG]}), {"instance": f"[{SHORT}]:9100"}, id="registered"),
+        pytest.param(BrokerMatching(registered={5: [SHORT]}), {"node": LONG}, id="label-without-port"),
+        pytest.param(BrokerMatching(reported={f"[{LONG}]:9092": 5}), {"instance": f"[{SHORT}]:9308"}, id="reported"),
+        pytest.param(BrokerMatching({LONG: 5}), {"instance": f"[{SHORT}]:9100"}, id="map-of-hosts"),
+        pytest.param(BrokerMatching({f"[{LONG}]:9100": 5}), {"instance": f"[{SHORT}]:9100"}, id="map-with-port"),
+        pytest.param(BrokerMatching(registered={5: ["::ffff:10.0.0.7"]}), {"instance": "10.0.0.7:9100"}, id="mapped"),
+    ],
+)
+def test_ip_addresses_are_compared_as_addresses(matching: BrokerMatching, labels: Mapping[str, str]) -> None:
+    """An IPv6 address has many forms. A broker matched no series where registration and label had different ones."""
+    assert matching.broker_of(labels) == 5
+
+
+def test_map_of_an_address_with_a_port_does_not_match_another_port() -> None:
+    assert BrokerMatching({f"[{LONG}]:9100": 5}).broker_of({"instance": f"[{SHORT}]:9101"}) is None
+
+
 def test_rules_apply_in_their_order() -> None:
     labels = {"instance": "b1.example:9100", "pod": "kafka-2"}
     label = parse_broker_label("pod=kafka-([0-9]+)", "broker-label")

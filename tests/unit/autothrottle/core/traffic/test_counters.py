@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.traffic.counters import Series, utilization
+from autothrottle.core.traffic.counters import Series, SeriesKind, SeriesName, utilization
 from autothrottle.core.traffic.loads import Utilization
 
 NOW = 1_800_000_000.0
@@ -111,3 +111,42 @@ def test_rate_is_the_growth_over_the_time(growths: list[int], spacing: int) -> N
     found = utilization([counter(*samples)], NOW)
     seconds = spacing * (len(growths) - 1)
     assert found == Utilization(round((total - growths[0]) / seconds), at(-seconds), at(0))
+
+
+@pytest.mark.parametrize(
+    ("metric", "mean_seconds"),
+    [
+        ("kafka_server_BrokerTopicMetrics_OneMinuteRate", 60),
+        ("kafka_server_brokertopicmetrics_bytesinpersec_oneminuterate", 60),
+        ("kafka_server_BrokerTopicMetrics_BytesInPerSec_FiveMinuteRate", 300),
+        ("bytesin_fifteenminuterate", 900),
+        ("kafka_bytesin_1m_rate", 60),
+        ("instance:kafka_bytes_in:rate5m", 300),
+        ("kafka_bytes_in_per_sec", 60),
+        ("kafka_server_outgoing_byte_rate", 60),
+        ("kafka_server_brokertopicmetrics_total_bytesinpersec_count", None),
+        ("kafka_server_brokertopicmetrics_bytesinpersec_total", None),
+        ("kafka_server_BrokerTopicMetrics_BytesInPerSec_Count", None),
+        ("bytes_rate_total", None),
+        ("net_bytes_sent", None),
+        ("node_network_transmit_bytes", None),
+    ],
+)
+def test_name_says_whether_a_series_is_a_counter_or_a_rate(metric: str, mean_seconds: float | None) -> None:
+    assert SeriesName(metric).of_kind(None).mean_seconds == mean_seconds
+
+
+@pytest.mark.parametrize("metric", ["kafka_server_brokertopicmetrics_bytesinpersec", "kafka_BytesInPerSec", "migrate"])
+def test_name_of_an_mbean_alone_does_not_say_what_its_series_are(metric: str) -> None:
+    """Rules of JMX exporters give this name to the Count of the MBean BytesInPerSec as well as to its rates."""
+    with pytest.raises(Invalid, match="its name does not say which"):
+        SeriesName(metric).of_kind(None)
+    assert SeriesName(metric).of_kind(SeriesKind.RATE).mean_seconds == 60
+    assert SeriesName(metric).of_kind(SeriesKind.COUNTER).mean_seconds is None
+
+
+def test_label_with_the_attribute_says_what_a_series_is() -> None:
+    assert SeriesName("jmx", {"attribute": "OneMinuteRate", "topic": "page_count"}).of_kind(None).mean_seconds == 60
+    assert SeriesName("jmx", {"attribute": "Count"}).of_kind(None).mean_seconds is None
+    with pytest.raises(Invalid):
+        SeriesName("jmx", {"topic": "page_count"}).of_kind(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.exporters import EXPORTERS, parse_series_names
 
 
@@ -65,3 +66,19 @@ def test_query_of_own_series_selects_their_labels() -> None:
     names = parse_series_names('a_total{way="in",kind="x"},b_total{way="out"}', "--broker-tx-series")
     query = EXPORTERS["jmx"].with_series(names, ()).query("tx", 60)
     assert query == '{__name__=~"a_total|b_total",topic=~"",way=~"in|out"}[60s]'
+
+
+def test_broker_label_replaces_the_filter_of_cadvisor_by_name() -> None:
+    """Pods of a node pool are called prod-mixed-0. The preset asked for pods with kafka or broker in their name."""
+    cadvisor = EXPORTERS["cadvisor"]
+    assert 'pod=~".*(kafka|broker).*-[0-9]+"' in cadvisor.query("tx", 60)
+    own = cadvisor.with_brokers(parse_broker_label("pod=prod-mixed-([0-9]+)", "broker-label"), {})
+    assert 'pod=~"prod-mixed-([0-9]+)"' in own.query("tx", 60)
+    other = cadvisor.with_brokers(parse_broker_label("pod_name=k-([0-9]+)", "broker-label"), {}).query("tx", 60)
+    assert 'pod_name=~"k-([0-9]+)"' in other
+    assert "pod=~" not in other
+    python_only = cadvisor.with_brokers(parse_broker_label("pod=(?!zk)([0-9]+)", "broker-label"), {})
+    assert 'pod=~".+"' in python_only.query("tx", 60)
+    assert 'pod=~".+"' in cadvisor.with_brokers(None, {"prod-mixed-0": 1}).query("tx", 60)
+    assert cadvisor.with_brokers(None, {}) is cadvisor
+    assert EXPORTERS["jmx"].with_brokers(parse_broker_label("pod=k-([0-9]+)", "broker-label"), {}) is EXPORTERS["jmx"]

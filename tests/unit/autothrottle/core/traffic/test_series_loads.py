@@ -219,3 +219,17 @@ def test_unexpected_error_at_one_broker_is_its_problem() -> None:
     found = loads([odd, series(5, instance="b1:9100"), series(6, instance="b2:9100")])
     assert [*found.brokers] == [1, 2]
     assert found.problems[3].startswith("broker 3 has metrics that cannot be read (TypeError: ")
+
+
+def test_query_of_the_operator_may_select_several_nics_and_no_devices_on_top_of_them() -> None:
+    """The series of a query are all summed up, so that a bridge counted the bytes of its NIC again."""
+    chosen = [series(5, instance="b1:9100", interface=device) for device in ("eth0", "eth1", "docker0")]
+    assert loads(chosen[:2], {1: ["b1"]}).brokers[1].outbound.rate == 10
+    problem = loads(chosen, {1: ["b1"]}).problems[1]
+    assert "differ in the network device (interface: docker0, eth0, eth1)" in problem
+    assert problem.endswith("Fix: --broker-device-label=interface, or select the NICs in the query")
+    exporter = EXPORTERS["node_exporter"].with_device_label("interface")
+    reading = SeriesReading(
+        BrokerMatching(registered={1: ["b1"]}), LINK, NOW, {TX: chosen, RX: chosen}, exporter=exporter
+    )
+    assert (reading.loads().brokers[1].outbound.rate, reading.loads().devices) == (10, {1: ("eth0", "eth1")})

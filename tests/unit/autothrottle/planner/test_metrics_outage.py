@@ -1,0 +1,111 @@
+"""A metrics source that is away for an hour: nothing piles up, and rates follow the load soon after its return."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.cycle.input import KnownLoads
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.planner.calls import LoadsProbe
+from tests import builders
+from tests.builders import eventually
+from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench
+
+MEGABYTE = 2**20
+
+
+def resources() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def memory() -> int:
+    """Return the bytes of this process in RAM."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("hours", [1, pytest.param(10, marks=pytest.mark.repeat)])
+@pytest.mark.usefixtures("info_lines")
+def test_hours_without_metrics_leave_nothing_behind(hours: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning is logged once, and each later cycle of an outage logs no more than one with metrics."""
+
+    def lines_of(cycles: int) -> list[logging.LogRecord]:
+        before = len(caplog.records)
+        for _ in range(cycles):
+            bench.cycle()
+        return caplog.records[before:]
+
+    with Bench() as bench:
+        bench.begin_reassignment(partitions=10)
+        lines_of(9)
+        usual = len(lines_of(1))
+        bench.metrics.unavailable(True)
+        lines_of(10)
+        before, begin = resources(), memory()
+        lines = lines_of(hours * 60)
+        assert resources() == before
+        assert memory() - begin < 16 * MEGABYTE
+        assert len(lines) == usual * hours * 60
+        assert [line for line in lines if line.levelno > logging.INFO] == []
+        assert bench.rate(1003, FOLLOWER) == 10.0
+        warnings = [line for line in caplog.records if line.message.startswith("Metrics cannot be read")]
+        assert len(warnings) == 1
+        bench.metrics.unavailable(False)
+        lines_of(1)
+        bench.finish_ramps()
+        assert (bench.rate(1003, FOLLOWER) or 0) > 80
+
+
+@pytest.mark.parametrize("kind", ["no answer", "no load"])
+def test_return_of_the_metrics_source_starts_a_cycle_at_any_interval(kind: str) -> None:
+    """With `--interval 180`, rates stayed at the minimum for up to three minutes after the return of the source."""
+    with Bench(real_time=True, interval=timedelta(hours=1)) as bench:
+        bench.planner._probe._pause = 0.02
+        if kind == "no answer":
+            bench.metrics.unavailable(True)
+        for broker_id in BROKERS if kind == "no load" else ():
+            bench.metrics.lose(broker_id, f"broker {broker_id} has no sample")
+        bench.begin_reassignment()
+        bench.planner.start(ADDRESS)
+        eventually(lambda: bench.rate(1003, FOLLOWER) == 10.0)
+        bench.metrics.unavailable(False)
+        for broker_id in BROKERS:
+            bench.set_load(broker_id)
+        eventually(lambda: (bench.rate(1003, FOLLOWER) or 0) > 10)
+        last_cycle = bench.planner.state().last_cycle
+        assert last_cycle is not None
+        assert last_cycle.reason == "the metrics source answers again"
+
+
+def test_source_that_is_no_longer_needed_is_not_asked() -> None:
+    """After the end of all moves, a source that is away is asked by scheduled cycles alone."""
+    source, returns = MemoryMetrics(builders.load(1, 1, 1)), threading.Event()
+    probe = LoadsProbe(source, returns.set, pause_seconds=0.01)
+    probe.follow(True)
+    assert returns.wait(60)
+    assert (probe.take_return(), probe.take_return()) == (True, False)
+    probe.follow(False)
+    probe.close()
+    probe.follow(True)
+    assert not any(thread.name == "metrics-probe" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ("loads", "are_lost"),
+    [
+        (KnownLoads(error="metrics cannot be read"), True),
+        (KnownLoads(Loads(problems={1: "broker 1 has no sample"})), True),
+        (KnownLoads(Loads({1: builders.load(1, 1, 1)}, {2: "broker 2 has no sample"})), False),
+        (KnownLoads(), False),
+    ],
+)
+def test_source_without_any_load_is_lost(loads: KnownLoads, are_lost: bool) -> None:
+    assert loads.are_lost is are_lost

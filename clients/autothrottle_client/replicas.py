@@ -215,8 +215,8 @@ class Connection:
     """Default for each call with all its attempts, > 0 and at most one day."""
     certificates: Certificates | None = None
     """Key and certificates of mutual TLS; None: plain connections."""
-    token: str = ""
-    """Bearer token of every call; "": none."""
+    token: Callable[[], str] | None = None
+    """Returns the bearer token of a call; None: calls have none."""
     interceptors: Sequence[Interceptor] = ()
     """Wrap every call, outermost first."""
     resolve: Resolve | None = None

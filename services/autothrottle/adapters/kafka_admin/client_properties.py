@@ -19,7 +19,7 @@ from typing import Any
 from autothrottle.adapters.kafka_admin.backoff import Backoff
 from autothrottle.adapters.kafka_admin.connections import CollectedTlsSocket
 from autothrottle.adapters.kafka_admin.java_properties import parse_properties
-from autothrottle.adapters.kafka_admin.key_stores import certificate_expiries, tls_context
+from autothrottle.adapters.kafka_admin.key_stores import certificate_expiries, tls_context, truststore_fault
 from autothrottle.adapters.kafka_admin.sasl import CLASSES, sasl_options
 from autothrottle.core.errors import Invalid
 from autothrottle.core.texts import escape_unprintable
@@ -86,6 +86,8 @@ class ClientOptions:
     """Paths of the stores that were read."""
     expiries: Mapping[str, datetime] = field(default_factory=dict)
     """`ssl.keystore` or `ssl.truststore` -> when its first certificate expires."""
+    fault: str = ""
+    """What is wrong with certificates of the truststore, of which the valid ones are in use; "": nothing."""
     backoff: Backoff = field(default_factory=Backoff, compare=False)
     """The addresses that cannot be reached with these options."""
 
@@ -140,7 +142,8 @@ def client_options(properties: Mapping[str, str]) -> ClientOptions:
             )
     files = tuple(given[name] for name in ("ssl.keystore.location", "ssl.truststore.location") if name in given)
     expiries = certificate_expiries(given) if protocol.endswith("SSL") else {}
-    return ClientOptions(options, tuple(warnings), files, expiries)
+    fault = truststore_fault(given) if protocol.endswith("SSL") else ""
+    return ClientOptions(options, tuple(warnings), files, expiries, fault)
 
 
 def _unused(properties: Mapping[str, str]) -> Iterator[str]:

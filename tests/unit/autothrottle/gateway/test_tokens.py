@@ -64,14 +64,14 @@ def test_page_and_openapi_document_are_public(front: Front) -> None:
     assert described["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
 
 
-def test_tokens_are_reloaded_and_an_invalid_file_keeps_the_previous_tokens(front: Front, file: Path) -> None:
+def test_tokens_are_reloaded_and_an_unreadable_file_keeps_the_previous_tokens(front: Front, file: Path) -> None:
     file.write_text(f"bert {BERTS}\n")
     assert ask(front, "GET", "/v1/overrides", f"Bearer {BERTS}").status == 200
     assert ask(front, "GET", "/v1/overrides", f"Bearer {ANNAS}").status == 401
-    file.write_text("bert short\n")
-    assert ask(front, "GET", "/v1/overrides", f"Bearer {BERTS}").status == 200
     file.unlink()
     assert ask(front, "GET", "/v1/overrides", f"Bearer {BERTS}").status == 200
+    file.write_text("bert short\n")
+    assert ask(front, "GET", "/v1/overrides", f"Bearer {BERTS}").status == 401
     file.write_text(f"anna {ANNAS}\nbert {BERTS}\n")
     assert ask(front, "GET", "/v1/overrides", f"Bearer {ANNAS}").status == 200
 

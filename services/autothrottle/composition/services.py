@@ -96,7 +96,7 @@ class Composition:
         self._tls = ServiceCertificates(configuration.tls) if configuration.tls else None
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None
         roles = configuration.certificate_roles or ({} if self._tls else None)
-        self._access = Access(roles, self._tokens, configuration.open_endpoints)
+        self._access = Access(roles, self._tokens, configuration.open_endpoints, ended=stack.requested)
         self._quotas = RequestQuotas()
 
     @cached_property

@@ -38,6 +38,8 @@ LOGIN_PATH = "/page/login"
 _DELAY_STEP_SECONDS = 0.1
 """A delay ends this soon after the request to stop."""
 
+_PROXY_FIX = "A proxy must pass on the header Host (nginx: proxy_set_header Host $http_host), see docs/page.md"
+
 _READING = ("GET", "HEAD")
 
 Answering = Callable[[Request, bytes], Response]
@@ -307,7 +309,9 @@ def _refuse_other_hosts(request: Request, hosts: frozenset[str]) -> None:
     host = re.sub(r":[0-9]*$", "", given).lower().removesuffix(".")
     if host and host not in hosts and ip_address_of(host.strip("[]")) is None:
         raise HTTPException(
-            421, f"{given[:100]!r} is not a name of this service; use its address, or add the name to api-hosts"
+            421,
+            f"{given[:100]!r} is not a name of this service; use its address, or add the name to api-hosts. "
+            f"{_PROXY_FIX}",
         )
 
 
@@ -321,7 +325,8 @@ def _refuse_other_sites(request: Request) -> None:
     is_foreign = origin is not None and _site(origin) != request.headers.get("host", "").lower()
     if is_foreign or site not in ("none", "same-origin"):
         page = (origin or f"another site ({site})")[:100]
-        raise HTTPException(403, f"a page of {page} may not change anything; use another client, or this origin")
+        fix = f". {_PROXY_FIX}" if is_foreign else ""
+        raise HTTPException(403, f"a page of {page} may not change anything; use another client, or this origin{fix}")
 
 
 def _site(origin: str) -> str | None:

@@ -181,3 +181,14 @@ def test_a_basic_login_at_a_proxy_does_not_end_a_session(front: Front, file: Pat
     headers = {"authorization": "Basic YW5uYTp4", "cookie": cookie}
     assert front.ask("GET", "/v1/overrides", headers=headers).status == 200
     assert front.ask("POST", "/v1/cycles", headers=headers).status == 403  # without its CSRF token
+
+
+def test_a_refusal_that_a_proxy_can_cause_names_what_the_proxy_must_pass_on(front: Front) -> None:
+    """nginx sends another Host by default, and the answers named neither the header nor the directive."""
+    origin = {"origin": "https://throttle.example", "content-type": "application/json"}
+    replies = [
+        front.ask("POST", "/page/login", '{"token": "x"}', origin),
+        front.ask("GET", "/v1/overrides", headers={"host": "throttle.example"}),
+    ]
+    assert [reply.status for reply in replies] == [403, 421]
+    assert all("nginx: proxy_set_header Host $http_host" in reply.text for reply in replies)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -50,6 +49,7 @@ from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.tracing import MetricsExport, Tracing, export_metrics
+from autothrottle.runtime.unix_sockets import socket_directory
 from autothrottle_client.contexts import read_contexts_file
 
 if TYPE_CHECKING:
@@ -455,7 +455,7 @@ class Composition:
 
     def private_directory(self) -> str:
         """A temporary directory for sockets, with access for this user only; the stack removes it."""
-        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="autothrottle-"))
+        return self._stack.enter_context(socket_directory())
 
     def _client(self, kind: type[C]) -> C:
         """A client of a service at the configured addresses; without them it finds the service among the members."""

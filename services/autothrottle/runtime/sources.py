@@ -165,7 +165,7 @@ def _options_of(
     problems = []
     for key, value in content.items():
         number = next((n for n, line in enumerate(lines, 1) if re.match(rf"\[?{re.escape(key)}\s*[=\]]", line)), None)
-        shown = key if key in by_any_name(options) or key == "config" or nearest(key, options) else hidden_key(key)
+        shown = key if key in by_any_name(options) else hidden_key(key)
         source = f"key {shown} of {path}" + (f", line {number}" if number else "")
         if key == "config":
             problems.append(f"{source} is not allowed: a file cannot name another file. Fix: remove it")

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from autothrottle_client.replicas import MOST_PATH_BYTES, parse_addresses
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory for temporary files; those of pytest are too long for sockets."""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    return tmp_path
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield Path(directory)
 
 
 KILLED = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -38,12 +38,16 @@ class AddedMetadata(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInte
     def __init__(self, *metadata: tuple[str, str]) -> None:
         self._metadata = metadata
 
+    def metadata(self) -> Sequence[tuple[str, str]]:
+        """Return the metadata to add to a call."""
+        return self._metadata
+
     def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: grpc.ClientCallDetails, request: Any
     ) -> Any:
         """Make the call with the metadata."""
         unchanged = {name: getattr(client_call_details, name) for name in _Details._fields}
-        metadata = (*(client_call_details.metadata or ()), *self._metadata)
+        metadata = (*(client_call_details.metadata or ()), *self.metadata())
         return continuation(_Details(**{**unchanged, "metadata": metadata}), request)
 
     intercept_unary_stream = intercept_unary_unary
@@ -62,7 +66,19 @@ def validate_token(token: str) -> str:
     return token
 
 
-def with_token(channel: grpc.Channel, token: str, target: str, is_secure: bool) -> grpc.Channel:
+class _Token(AddedMetadata):
+    """Adds the bearer token, which may change between two calls."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        super().__init__()
+        self._token = token
+
+    def metadata(self) -> Sequence[tuple[str, str]]:
+        """Return the token's metadata."""
+        return (("authorization", f"Bearer {self._token()}"),)
+
+
+def with_token(channel: grpc.Channel, token: Callable[[], str], target: str, is_secure: bool) -> grpc.Channel:
     """Return a channel that sends the token with every call.
 
     Raises:
@@ -74,7 +90,7 @@ def with_token(channel: grpc.Channel, token: str, target: str, is_secure: bool) 
             f"the token is not sent to {target}, because the connection is not encrypted and leaves this host; give "
             "tls-cert, tls-key and tls-ca, or a unix socket or loopback address"
         )
-    return grpc.intercept_channel(channel, AddedMetadata(("authorization", f"Bearer {token}")))
+    return grpc.intercept_channel(channel, _Token(token))
 
 
 class ThrottleTimes(AddedMetadata):

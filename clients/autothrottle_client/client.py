@@ -235,11 +235,12 @@ class Client(StubClient[_Stub]):
         self.throttle_times = ThrottleTimes(client_id)
         """How long request quotas have delayed the responses so far."""
         servers = parse_addresses(addresses)
+        bearer = validate_token(token)
         sentence = f"waiting for autothrottle's {self.service} service at {', '.join(servers)} ..."
         connection = Connection(
             timeout=validate_timeout(timeout),
             certificates=Certificates(tls) if tls else None,
-            token=validate_token(token),
+            token=(lambda: bearer) if bearer else None,
             interceptors=(self.throttle_times,),
             waits=True,
             has_leader=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.errors import Invalid, Missing
 from autothrottle_client.replicas import parse_addresses
+from autothrottle_client.suggestions import hidden_key
 from autothrottle_client.tls import Tls
 
 CONTEXTS_VARIABLE = "AUTOTHROTTLE_CONTEXTS"
@@ -77,7 +78,9 @@ def _options(path: Path, name: str, table: object) -> Mapping[str, str]:
         raise Invalid(f"context {name!r} in {path} has admin-addr and addr, which mean the same; give admin-addr only")
     for key, value in table.items():
         if _ALIASES.get(key, key) not in KEYS or not isinstance(value, str):
-            raise Invalid(f"{key!r} of context {name!r} in {path} is not valid; give texts for {', '.join(KEYS)}")
+            raise Invalid(
+                f"{hidden_key(str(key))!r} of context {name!r} in {path} is not valid; give texts for {', '.join(KEYS)}"
+            )
     options = {_ALIASES.get(str(key), str(key)): str(value) for key, value in table.items()}
     try:
         parse_addresses(options["admin-addr"])

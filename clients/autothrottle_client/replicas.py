@@ -8,8 +8,10 @@ resolved in the background. The types to know are `Replicas`, and `StubClient`, 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -30,6 +32,9 @@ from autothrottle_client.waiting import PATIENCE, SLOW, say_later
 
 Resolve = Callable[[str], Sequence[str]]
 """Resolves `host:port` to a list of `ip:port`; raises OSError if the lookup fails."""
+
+MOST_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""Longest path of a Unix socket; the others are those of macOS and the BSDs."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[1-9][0-9]{0,4})|unix:(?P<path>[^\s,]+)")
 
@@ -97,6 +102,11 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
             raise Invalid(
                 f"address {address[:200]!r} is neither host:port (port 1 to 65535) nor a printable unix:path; "
                 "give for example 127.0.0.1:8090, or several separated by commas"
+            )
+        if (size := len(os.fsencode(match["path"] or ""))) > MOST_PATH_BYTES:
+            raise Invalid(
+                f"address {address[:200]!r} has a path of {size} bytes, and those of Unix sockets have at most "
+                f"{MOST_PATH_BYTES}; give a shorter path, or a link to its directory"
             )
     return distinct
 
@@ -215,8 +225,8 @@ class Connection:
     """Default for each call with all its attempts, > 0 and at most one day."""
     certificates: Certificates | None = None
     """Key and certificates of mutual TLS; None: plain connections."""
-    token: str = ""
-    """Bearer token of every call; "": none."""
+    token: Callable[[], str] | None = None
+    """Returns the bearer token of a call; None: calls have none."""
     interceptors: Sequence[Interceptor] = ()
     """Wrap every call, outermost first."""
     resolve: Resolve | None = None

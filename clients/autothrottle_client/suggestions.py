@@ -5,6 +5,7 @@ The programs do not import one another, so their commands are listed here; a tes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -320,3 +321,12 @@ def suggestion(program: str, word: str) -> str:
     width = max(len(example) for example, _ in commands)
     rows = [f"\n  {example:<{width}}  {purpose}".rstrip(" ") for example, purpose in commands]
     return f"; did you mean one of these?{''.join(rows)}"
+
+
+def hidden_key(key: str) -> str:
+    """Return an unknown key of a file for a message; `***` if it may be a secret: it has more than lower-case words.
+
+    >>> hidden_key("some-other-name"), hidden_key("hunter2"), hidden_key("xK/b")
+    ('some-other-name', '***', '***')
+    """
+    return key if re.fullmatch(r"[a-z]+([_.-][a-z]+)*", key) else "***"

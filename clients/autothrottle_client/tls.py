@@ -7,15 +7,20 @@ access. The types to know are `Tls` and `Certificates`.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
 
 from autothrottle_client.errors import Invalid
-from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.files import ReloadedFiles, private_file
+
+_BEGIN = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----")
+_CERTIFICATE = re.compile(r"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----[^-]*-----END \1-----")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,10 @@ class Pems:
 
 
 class Certificates:
-    """The current certificates. Thread-safe."""
+    """The current certificates. Thread-safe.
+
+    The own pair and the authorities are read apart: while one of them is faulty, a change of the other counts.
+    """
 
     def __init__(self, files: Tls) -> None:
         """Read the files.
@@ -51,11 +59,16 @@ class Certificates:
             Invalid: a file cannot be read or is not a PEM file, or the key does not match the certificate.
         """
         self.files = files
-        self._pems = ReloadedFiles((files.certificate, files.key, files.authorities), lambda: _read(files))
+        self.pair = reloaded_pair(files.certificate, files.key)
+        """The content of the own certificate and of its key."""
+        self.authorities = reloaded_authorities(files.authorities, "clients and servers", "tls-ca ")
+        """The certificates of the trusted authorities."""
 
     def current(self) -> tuple[Pems, int]:
         """Return the contents and their generation: 1, plus 1 for each renewal."""
-        return self._pems.current()
+        (certificate, key), generation = self.pair.current()
+        authorities, renewals = self.authorities.current()
+        return Pems(certificate, key, authorities.encode()), generation + renewals - 1
 
     @property
     def generation(self) -> int:
@@ -83,18 +96,31 @@ def _host(address: str) -> str:
     return host.strip("[]") if port.isdecimal() else ""
 
 
-def _read(files: Tls) -> Pems:
-    pems = Pems(*map(_content, (files.certificate, files.key, files.authorities)))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_pair(context, files.certificate, files.key)
-    try:
-        context.load_verify_locations(cadata=pems.authorities.decode("ascii"))
-    except (OSError, ValueError) as error:
-        raise Invalid(
-            f"tls-ca {files.authorities!r} holds no PEM certificates ({error}). "
-            "Fix: give the file with the certificates of the authorities"
-        ) from error
-    return pems
+def reloaded_pair(
+    certificate: str, key: str, options: tuple[str, str] = ("tls-cert", "tls-key")
+) -> ReloadedFiles[tuple[bytes, bytes]]:
+    """Return the contents of a certificate and its private key; the arguments are those of `load_pair`.
+
+    Raises:
+        Invalid: as `load_pair`.
+    """
+
+    def read() -> tuple[bytes, bytes]:
+        pair = _content(certificate), _content(key)
+        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key, options)
+        return pair
+
+    return ReloadedFiles([*dict.fromkeys((certificate, key))], read, Invalid)
+
+
+def use_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Let a context identify itself by the contents of a certificate and of its private key; it reads no disk.
+
+    Raises:
+        OSError: they do not match.
+    """
+    with private_file(certificate) as certificate_path, private_file(key) as key_path:
+        context.load_cert_chain(certificate_path, key_path, password="")
 
 
 def load_pair(
@@ -121,8 +147,28 @@ def load_pair(
         ) from error
 
 
-def read_authorities(path: str, servers: str, option: str = "") -> str:
-    """Return the PEM text of a file with the certificates of authorities.
+def reloaded_authorities(path: str, servers: str, option: str = "") -> ReloadedFiles[str]:
+    """Return the certificates of authorities in a file, as PEM text; the arguments are those of `valid_authorities`.
+
+    Of a changed file only its valid certificates count: an authority that has left it is not trusted any more,
+    whatever else is in the file. A file without a valid certificate leaves the previous ones in use.
+
+    Raises:
+        Invalid: the file cannot be read, holds no certificates, or a faulty one.
+    """
+    read = partial(valid_authorities, path, servers, option)
+
+    def read_strictly() -> str:
+        text, problem = read()
+        if problem:
+            raise Invalid(problem)
+        return text
+
+    return ReloadedFiles((path,), read_strictly, Invalid, changed=lambda previous: read())
+
+
+def valid_authorities(path: str, servers: str, option: str = "") -> tuple[str, str]:
+    """Return the valid certificates of authorities in a file as PEM text, and what is wrong with the others.
 
     Args:
         path: of the file.
@@ -130,18 +176,41 @@ def read_authorities(path: str, servers: str, option: str = "") -> str:
         option: its name with a space, for the message.
 
     Raises:
-        Invalid: the file cannot be read, or holds no such certificates.
+        Invalid: the file cannot be read, or holds no valid certificate.
     """
     try:
-        text = Path(path).read_text("ascii")
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-        return text
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+        text = Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        text, reason = "", error.strerror
+    else:
+        reason = "it has none"
+    valid, fault = valid_certificates(text)
+    if not valid:
         raise Invalid(
-            f"{option}{path!r} holds no PEM certificates ({reason}). Fix: give the file with the certificates of the "
-            f"authorities that sign {servers}"
-        ) from None
+            f"{option}{path!r} holds no PEM certificates ({fault or reason}). Fix: give the file with the certificates "
+            f"of the authorities that sign {servers}"
+        )
+    return "\n".join([*valid, ""]), f"{option}{path!r}: {fault}" if fault else ""
+
+
+def valid_certificates(text: str) -> tuple[Sequence[str], str]:
+    """Return the valid certificates of a PEM text, and what is wrong with the others; "": all are valid."""
+    faults = {match[0]: _fault(match[0]) for match in _CERTIFICATE.finditer(text)}
+    valid = [block for block, fault in faults.items() if not fault]
+    count = len(set(faults)) + len(_BEGIN.findall(text)) - len(_CERTIFICATE.findall(text))
+    if len(valid) == count:
+        return valid, ""
+    reason = next(filter(None, faults.values()), "it has no end")
+    return valid, f"{count - len(valid)} of {count} certificates are faulty ({reason}). Fix: replace or remove them"
+
+
+def _fault(pem: str) -> str:
+    """Return why a certificate in PEM cannot be read; "": it can."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
+    except (OSError, ValueError) as error:
+        return str(error) or "it is empty"
+    return ""
 
 
 def _content(path: str) -> bytes:

@@ -268,11 +268,18 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
     collect_rarely()
     raise_descriptor_limit()
     log_standard_error()
-    with Shutdown(stop_on_signals()) as shutdown:
+    compositions: list[Composition] = []
+
+    def read_again() -> None:
+        for composition in compositions:
+            composition.read_files_again()
+
+    with Shutdown(stop_on_signals(read_again)) as shutdown:
         tracing = configure_tracing(f"autothrottle-{command}")
         shutdown.callback(tracing.close)
         try:
             composition = Composition(configuration, shutdown, tracing)
+            compositions.append(composition)
             composition.health.add("descriptors", descriptors_problem)
             composition.export_metrics(command)
             _SERVICES[command](composition)

@@ -174,19 +174,24 @@ class CredentialRun:
         shutil.copy(CERTIFICATES / "renewed.pem", self.files / "renewed")
         self._replace("tls-ca", (CERTIFICATES / "ca.pem").read_text() + (CERTIFICATES / "renewed.pem").read_text())
         self._replace("tls-cert", (CERTIFICATES / "renewed.pem").read_text())
-        self.served = ssl.get_server_certificate(("127.0.0.1", int(self._http.rpartition(":")[2])))
-        self.state()  # the new token is accepted
+        eventually(lambda: not self._get("/v1/state").startswith("401 "), 60)  # the new token is accepted
+        eventually(lambda: self._served() in (CERTIFICATES / "renewed.pem").read_text(), 60)
+        self.served = self._served()
         self._cycles(2)
         self._replace("tls-cert", "half a certif")
         self._replace("zk-digest-file", "no colon")
         self._replace(COLLECTOR_CA, "half a certif")
         eventually(lambda: len(self._faults()) == 3, 60)
         self.faults, self.metrics = self._faults(), self._get("/metrics")
-        self.served_while_faulty = ssl.get_server_certificate(("127.0.0.1", int(self._http.rpartition(":")[2])))
+        self.served_while_faulty = self._served()
         self.write(2)
         self._replace("tls-cert", (CERTIFICATES / "renewed.pem").read_text())
         self._replace(COLLECTOR_CA, (CERTIFICATES / "ca.pem").read_text())
         eventually(lambda: not self._faults(), 60)
+
+    def _served(self) -> str:
+        """Return the certificate of the HTTPS server."""
+        return ssl.get_server_certificate(("127.0.0.1", int(self._http.rpartition(":")[2])))
 
     def _cycles(self, count: int) -> None:
         """Wait for more cycles."""
@@ -333,6 +338,7 @@ def test_faulty_files_are_findings_and_metrics_until_they_are_corrected(run: Cre
         COLLECTOR_CA: "0.0",
         "api-key-file": "1.0",
         "api-tokens-file": "1.0",
+        "tls-ca": "1.0",
         "tls-cert": "0.0",
         "zk-digest-file": "0.0",
     }

@@ -496,7 +496,14 @@ def test_inline_commands_of_the_deployment_pages_are_among_the_checked_programs(
 
 
 def test_every_block_has_a_language_that_is_checked() -> None:
-    assert {block.language for block in blocks()} <= {"sh", "toml", "python", "yaml", ""}
+    assert {block.language for block in blocks()} <= {
+        "sh",
+        "toml",
+        "python",
+        "yaml",
+        "nginx",
+        "",
+    }  # tests/system applies that of nginx
     commands_without_check = [
         line for text in code("") for line in text.splitlines() if line.split(" ")[0] in CHECKS or line[:2] == "$ "
     ]

@@ -7,13 +7,17 @@ import json
 import logging
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.texts import without_secrets
 from autothrottle.runtime.configuration import OPTIONS
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.logs import JsonFormat, TextFormat
+from autothrottle_client import errors as client_errors
+from autothrottle_client.contexts import read_contexts_file
 from tests.pages import PAGES
 from tests.paths import ROOT
 
@@ -120,3 +124,17 @@ def test_log_lines_and_tracebacks_of_libraries_are_masked(format: logging.Format
     assert "S3CRET" not in text and "***@bucket" in text and "***@db" in text
     if isinstance(format, JsonFormat):
         assert json.loads(text)["message"] == "Cannot read s3://***@bucket/log"
+
+
+@pytest.mark.parametrize("key", ["hunter2", "'xK9/b+c'", '"S3CRET"'])
+def test_a_secret_as_the_name_of_a_key_in_a_file_is_masked(key: str, tmp_path: Path) -> None:
+    """A message about an unknown key showed it, also if it was a value without its key."""
+    secret, file = key.strip("'\""), tmp_path / "file.toml"
+    file.write_text(f"{key} = 1\n")
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse([f"--config={file}"], {})
+    assert "key *** of " in str(caught.value) and secret not in str(caught.value)
+    file.write_text(f"[prod]\nadmin-addr = 'a:1'\n{key} = 'x'\n")
+    with pytest.raises(client_errors.Invalid) as refused:
+        read_contexts_file(file)
+    assert "'***' of context 'prod'" in str(refused.value) and secret not in str(refused.value)

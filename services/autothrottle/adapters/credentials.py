@@ -1,19 +1,20 @@
 """The certificates of this process and the tokens of its callers, reloaded when their files change.
 
-Mutual TLS between services uses the client package's certificates; each accepted connection checks the files for
-changes. `Tokens` has the callers with a bearer token: names, tokens and roles. Every credential that a process reads
-from files is a `CredentialFiles`: it says which changed file is faulty, and when certificates expire.
+Mutual TLS between services uses the client package's certificates. `Tokens` has the callers with a bearer token: names,
+tokens and roles. Every credential that a process reads from files is a `CredentialFiles`: it says which changed file is
+faulty, and when certificates expire. A thread of its own reads each of them, see `ReloadedFiles.follow`.
 """
 
 from __future__ import annotations
 
+import codecs
 import hmac
 import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ import grpc
 from autothrottle.core.access import ROLES, Caller, Role
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import CERTIFICATE_EXPIRY, CREDENTIALS_OK, MetricSample
+from autothrottle.core.texts import excerpt
 from autothrottle_client import tls
-from autothrottle_client.files import ReloadedFiles
-from autothrottle_client.tls import Certificates, Pems
+from autothrottle_client.files import OLD_SECONDS, ReloadedFiles
+from autothrottle_client.tls import Certificates, Pems, use_pair
 
 TlsFiles = tls.Tls
 """Paths of the PEM files."""
@@ -33,7 +35,11 @@ TlsFiles = tls.Tls
 
 log = logging.getLogger(__name__)
 
-_WATCH_SECONDS = 2.0
+_WATCH_SECONDS = 1.0
+
+MOST_UNREADABLE_SECONDS = 60.0
+"""Tokens of a file that cannot be read count for this long. Then no token does, since one may have been removed."""
+
 _HOUR_SECONDS = 3_600
 
 Expiries = Mapping[str, datetime]
@@ -51,10 +57,30 @@ class CredentialFiles:
     """Returns the expiries of the contents that are in use."""
     refusal: Callable[[], str] = str
     """Returns why the other side does not accept the contents; "": it does, or it is unknown."""
+    longest_unreadable_seconds: float | None = None
+    """For how long the contents count while the files cannot be read; None: until they can."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the files, and which content is in use; "": the current one."""
+        files, age = self.files, self.files.age_seconds
+        limit = self.longest_unreadable_seconds
+        # A fixed time rather than an age, because a finding that changes would be a new one in each cycle.
+        unread = f"the file of {self.option} could not be read since {files.last_reading:%Y-%m-%dT%H:%M:%SZ}"
+        cause = files.problem or "the disk or the mount does not answer, or the file changes all the time"
+        if limit is not None and age > limit:
+            return f"{unread}, so nothing in it counts any more: {cause}"
+        until = "" if limit is None else f", for {limit:.0f} s in all"
+        if age > OLD_SECONDS and not files.problem:
+            return f"{unread}, so the last content is in use{until}: {cause}"
+        if text := files.problem or self.refusal():
+            content = "only its valid part is in use" if files.is_partial else f"the previous content is in use{until}"
+            return f"the changed file of {self.option} is faulty, so {content}: {text}"
+        return ""
 
 
 class CredentialWatch:
-    """Looks for changes of credentials every two seconds, in a thread: no cycle and no scrape waits for a disk."""
+    """Lets threads read the credentials, and collects their problems: no cycle, call or scrape waits for a disk."""
 
     def __init__(self, credentials: Callable[[], Iterable[CredentialFiles]], stop: threading.Event) -> None:
         """Prepare; `start` begins.
@@ -64,6 +90,7 @@ class CredentialWatch:
             stop: ends the thread when it is set.
         """
         self._credentials, self._stop = credentials, stop
+        self._followed: Sequence[CredentialFiles] = ()
         self._problems: Mapping[str, str] = {}
         self._expiries: Expiries = {}
         self._parsed: dict[ReloadedFiles[Any], tuple[tuple[int, int], Expiries]] = {}
@@ -78,11 +105,7 @@ class CredentialWatch:
     @property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each credential whose changed file is faulty."""
-        problems = [(option, problem) for option, problem in self._problems.items() if problem]
-        return tuple(
-            f"the changed file of {option} is faulty, so the previous content is in use: {text}"
-            for option, text in problems
-        )
+        return tuple(filter(None, self._problems.values()))
 
     def samples(self) -> Iterator[MetricSample]:
         """Return the exported metrics."""
@@ -91,15 +114,18 @@ class CredentialWatch:
         for option, expiry in self._expiries.items():
             yield CERTIFICATE_EXPIRY.sample(expiry.timestamp() - time.time(), option)
 
+    def read_again(self) -> None:
+        """Let the threads read all files now."""
+        for credential in self._followed:
+            credential.files.request_check()
+
     def check(self) -> None:
-        """Look for changes now."""
+        """Collect the problems and the expiries of the contents that are in use now."""
         problems: dict[str, str] = {}
         expiries: dict[str, datetime] = {}
         for credential in self._credentials():
             contents, generation = credential.files.current()
-            problems[credential.option] = (
-                problems.get(credential.option) or credential.files.problem or credential.refusal()
-            )
+            problems[credential.option] = problems.get(credential.option) or credential.problem
             version = (generation, int(time.time() // _HOUR_SECONDS))
             if self._parsed.get(credential.files, ((0, 0), {}))[0] != version:
                 self._parsed[credential.files] = version, credential.expiries(contents)
@@ -109,6 +135,9 @@ class CredentialWatch:
     def _run(self) -> None:
         while True:
             try:
+                self._followed = list(self._credentials())
+                for credential in self._followed:
+                    credential.files.follow(self._stop)
                 self.check()
             except Exception:  # the watch of the others goes on
                 log.exception("The files of credentials cannot be checked")
@@ -151,10 +180,11 @@ class ServiceCertificates(Certificates):
     """The context of HTTPS, and the generation of its certificates."""
 
     @property
-    def credentials(self) -> CredentialFiles:
+    def credentials(self) -> Sequence[CredentialFiles]:
         """The files."""
-        return CredentialFiles(
-            "tls-cert", self._pems, lambda pems: pem_expiries(tls_cert=pems.certificate, tls_ca=pems.authorities)
+        return (
+            CredentialFiles("tls-cert", self.pair, lambda pair: pem_expiries(tls_cert=pair[0])),
+            CredentialFiles("tls-ca", self.authorities, lambda pem: pem_expiries(tls_ca=pem.encode())),
         )
 
     def server_credentials(self) -> grpc.ServerCredentials:
@@ -173,32 +203,27 @@ class ServiceCertificates(Certificates):
         return grpc.dynamic_ssl_server_credentials(_server_certificates(pems), renewed, True)
 
     def http_context(self) -> ssl.SSLContext:
-        """Return the context of an HTTPS server for its next connection, made of the current files.
+        """Return the context of an HTTPS server for its next connection, made of the current contents.
 
-        It accepts client certificates of the authorities.
+        It accepts client certificates of the authorities. It reads no disk.
         """
         pems, generation = self.current()
         context, loaded = self._http or (None, 0)
         if context is None or loaded != generation:
-            try:
-                context = self._new_http_context(pems)
-            except (OSError, ValueError):  # the files have just changed again; the next connection looks at them
-                if context is None:
-                    raise
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.verify_mode = ssl.CERT_OPTIONAL
+            use_pair(context, pems.certificate, pems.key)
+            context.load_verify_locations(cadata=pems.authorities.decode())
             self._http = context, generation
-        return context
-
-    def _new_http_context(self, pems: Pems) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.verify_mode = ssl.CERT_OPTIONAL
-        context.load_cert_chain(self.files.certificate, self.files.key, password="")
-        context.load_verify_locations(cadata=pems.authorities.decode("ascii"))
         return context
 
 
 def _server_certificates(pems: Pems) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.authorities)
 
+
+_MOST_LINES = 5
+"""Number of faulty lines that a message names."""
 
 SHORTEST_TOKEN = 16
 """Minimum length of a token, in characters."""
@@ -207,28 +232,38 @@ SHORTEST_TOKEN = 16
 class Tokens:
     """The current tokens of a file. Thread-safe.
 
+    A token that stands in no valid line is refused, whatever the other lines are. If the file cannot be read for
+    `MOST_UNREADABLE_SECONDS`, every token is refused.
+
     Raises:
         Invalid: the file cannot be read, or a line is not a name, a token and an optional role.
     """
 
-    def __init__(self, path: str) -> None:
-        """Read the file."""
-        self._tokens = ReloadedFiles((path,), lambda: _read_tokens(path), Invalid)
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the file; `clock` returns monotonic seconds."""
+        changed = lambda previous: _read_lines(path)  # noqa: E731
+        self._tokens = ReloadedFiles((path,), lambda: _read_tokens(path), Invalid, changed=changed, clock=clock)
 
     @property
-    def credentials(self) -> CredentialFiles:
+    def credentials(self) -> Sequence[CredentialFiles]:
         """The file."""
-        return CredentialFiles("api-tokens-file", self._tokens)
+        limit = MOST_UNREADABLE_SECONDS
+        return (CredentialFiles("api-tokens-file", self._tokens, longest_unreadable_seconds=limit),)
 
     @property
+    def problem(self) -> str:
+        """Why every token is refused; "": those of the file are accepted."""
+        (credentials,) = self.credentials
+        return credentials.problem if self._tokens.age_seconds > MOST_UNREADABLE_SECONDS else ""
+
     def of_services(self) -> str:
-        """The first token with the role service, by which services call one another; "": none."""
+        """Return the first token with the role service, by which services call one another; "": none."""
         return next((token for token, caller in self.current().items() if caller.role is Role.SERVICE), "")
 
     def current(self) -> Mapping[str, Caller]:
         """Return token -> its caller, as the file has them now."""
         tokens, _ = self._tokens.current()
-        return tokens
+        return _NO_TOKENS if self._tokens.age_seconds > MOST_UNREADABLE_SECONDS else tokens
 
     def caller_of(self, authorization: str) -> Caller | None:
         """Return the caller with the token in an `Authorization` header; None: unknown or absent token."""
@@ -250,33 +285,53 @@ def equal_token(tokens: Iterable[str], given: str) -> str | None:
     return equal[0] if equal else None
 
 
+_NO_TOKENS: Mapping[str, Caller] = {}
+
+
 def _read_tokens(path: str) -> Mapping[str, Caller]:
-    """Return token -> its caller."""
+    """Return token -> its caller, if all lines are valid."""
+    tokens, problem = _read_lines(path)
+    if problem:
+        raise Invalid(problem)
+    return tokens
+
+
+def _read_lines(path: str) -> tuple[Mapping[str, Caller], str]:
+    """Return token -> its caller of the valid lines, and what is wrong with the others; "": nothing.
+
+    A token in several lines has the least of their roles.
+    """
     subject = f"api-tokens-file {path!r}"
     try:
-        lines = Path(path).read_text("utf-8").splitlines()
+        content = Path(path).read_bytes()
     except OSError as error:
         raise Invalid(f"{subject} cannot be read: {error.strerror}. Fix: name a readable file") from error
-    except ValueError as error:
-        raise Invalid(f"{subject} is not UTF-8 text ({error})") from error
     tokens: dict[str, Caller] = {}
-    for number, line in enumerate(lines, start=1):
-        words = line.split()
+    faults: dict[int, str] = {}
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
+        text = line.decode("utf-8", "replace")
+        words = text.split()
         if not words or words[0].startswith("#"):
             continue
+        is_repeated = len(words) > 1 and words[1] in tokens
         # Headers are bytes, and clients encode non-ASCII letters differently.
         is_token = len(words) in (2, 3) and words[1].isascii() and len(words[1]) >= SHORTEST_TOKEN
-        if not is_token or not line.isprintable() or words[1] in tokens:
-            # The message omits the line, because it may contain a token.
-            raise Invalid(
-                f"{subject}: line {number} must be a name, a space and a unique token of at least {SHORTEST_TOKEN} "
-                "ASCII characters, then optionally a role. Fix: for example `anna $(openssl rand -hex 32) viewer`"
+        is_text = text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text
+        role = ROLES.get(words[2] if len(words) == 3 else str(Role.OPERATOR))
+        # The messages omit the line, because it may contain a token: with a blank in the name, as the third word.
+        if not is_token or not is_text or is_repeated:
+            faults[number] = (
+                f"line {number} must be a name, a space and a unique token of at least {SHORTEST_TOKEN} ASCII "
+                "characters, then optionally a role. Fix: for example `anna $(openssl rand -hex 32) viewer`"
             )
-        name, token, role = *words[:2], words[2] if len(words) == 3 else str(Role.OPERATOR)
-        if role not in ROLES:
-            # The message omits the word: with a blank in the name, the third word is the token.
-            raise Invalid(f"{subject}: the third word of line {number} must be a role: {', '.join(ROLES)}")
-        tokens[token] = Caller(name, ROLES[role])
-    if not tokens:
-        raise Invalid(f"{subject} contains no token, so every request would be refused. Fix: add a line")
-    return tokens
+        elif role is None:
+            faults[number] = f"the third word of line {number} must be a role: {', '.join(ROLES)}"
+        if is_token and is_text and role is not None:
+            known = tokens.get(words[1], Caller(words[0], role))
+            tokens[words[1]] = replace(known, role=min(role, known.role or role))
+    if not tokens and not faults:
+        return tokens, f"{subject} contains no token, so every request is refused. Fix: add a line"
+    if not faults:
+        return tokens, ""
+    others = excerpt([*faults][1:], _MOST_LINES)
+    return tokens, f"{subject}: {next(iter(faults.values()))}{f'. Also faulty: lines {others}' if others else ''}"

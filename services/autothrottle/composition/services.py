@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -50,6 +49,7 @@ from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.tracing import MetricsExport, Tracing, export_metrics
+from autothrottle.runtime.unix_sockets import socket_directory
 from autothrottle_client.contexts import read_contexts_file
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Composition:
         self._tls = ServiceCertificates(configuration.tls) if configuration.tls else None
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None
         roles = configuration.certificate_roles or ({} if self._tls else None)
-        self._access = Access(roles, self._tokens, configuration.open_endpoints)
+        self._access = Access(roles, self._tokens, configuration.open_endpoints, ended=stack.requested)
         self._quotas = RequestQuotas()
 
     @cached_property
@@ -106,12 +106,19 @@ class Composition:
 
     def _credentials(self) -> Sequence[CredentialFiles]:
         """The credentials of this process that are read again when their files change."""
-        holders = [holder.credentials for holder in (self._tls, self._tokens) if holder]
+        holders = [files for holder in (self._tls, self._tokens) if holder for files in holder.credentials]
         of_cluster = self.cluster.credentials if "cluster" in vars(self) else ()
         of_exports = (*self._tracing.credentials, *self._metrics_export.credentials)
         of_stores = (*self.state.credentials, *of_cluster, *self.sources.credentials)
         by_files = {c.files: c for c in (*holders, *of_stores, *of_exports)}
         return list(by_files.values())
+
+    def read_files_again(self) -> None:
+        """Let the threads of all files that are read again when they change read them now."""
+        self._credential_watch.read_again()
+        pools: FollowedPools | None = vars(self).get("_pools")
+        if pools is not None:
+            pools.read_again()
 
     def use(self, **addresses: Sequence[str]) -> None:
         """Let the services built from now on use these addresses, named by their options."""
@@ -246,6 +253,7 @@ class Composition:
         from autothrottle.runtime.pools_file import FollowedPools
 
         pools = FollowedPools(self.configuration.pools)
+        pools.follow(self._stack.requested)
         self._sample_sources.append(pools.samples)
         return pools
 
@@ -276,7 +284,10 @@ class Composition:
         from autothrottle.gateway.recoveries import Recoveries
         from autothrottle.gateway.server import GatewayServer
 
-        tls, configuration = self._tls, self.configuration
+        tls, configuration, tokens = self._tls, self.configuration, self._tokens
+        if tokens is not None:
+            # In readiness only: gRPC health must not keep services from calling one another.
+            self.health.add("api tokens", lambda: tokens.problem, service="gateway")
         live = None
         if admin is not None:
             from autothrottle.gateway.clusters import FollowedClusters
@@ -340,7 +351,7 @@ class Composition:
             Invalid: the other services could not call it, since they have neither a certificate nor a token.
         """
         listen = self.configuration.listen
-        if self._tokens and not self._tls and not self._tokens.of_services and not listen.startswith("unix:"):
+        if self._tokens and not self._tls and not self._tokens.of_services() and not listen.startswith("unix:"):
             raise Invalid(
                 f"{name} listens on {listen} and needs tokens (api-tokens-file), but the services have none to call "
                 "one another. Fix: add the line `services TOKEN service` to the file, or give tls-cert, tls-key and "
@@ -444,13 +455,13 @@ class Composition:
 
     def private_directory(self) -> str:
         """A temporary directory for sockets, with access for this user only; the stack removes it."""
-        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="autothrottle-"))
+        return self._stack.enter_context(socket_directory())
 
     def _client(self, kind: type[C]) -> C:
         """A client of a service at the configured addresses; without them it finds the service among the members."""
         resolve = member_lookup(self.state.membership, socket.gethostname())
         where = getattr(self.configuration, f"{kind.service}_addr") or [members_address(kind.service)]
-        token = self._tokens.of_services if self._tokens and not self._tls else ""
+        token = self._tokens.of_services if self._tokens and not self._tls else None
         return self._stack.cancellable(kind(where, self._tracing.client_interceptors, resolve, self._tls, token))
 
 

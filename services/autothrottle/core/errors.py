@@ -60,6 +60,10 @@ class Unauthenticated(AutothrottleError):
     """The caller gave no known credentials."""
 
 
+class UnknownToken(Unauthenticated):
+    """The caller gave a token that is not in the file of tokens, which may be a guess."""
+
+
 class Forbidden(AutothrottleError):
     """The caller is known, but does not have the role that the call needs."""
 

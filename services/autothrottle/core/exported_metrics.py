@@ -80,8 +80,8 @@ LOG_DROPS = ExportedMetric(
 # Every service with certificates or files of credentials.
 CREDENTIALS_OK = ExportedMetric(
     "autothrottle_credentials_ok",
-    "Whether the current file of a credential is in use; 1: yes, 0: it is faulty, and the previous content is in use; "
-    "option: the option, property or variable with the file",
+    "Whether the current file of a credential is in use; 1: yes, 0: it is faulty or cannot be read, so that its valid "
+    "part or the previous content is in use; option: the option, property or variable with the file",
     ("option",),
 )
 CERTIFICATE_EXPIRY = ExportedMetric(

@@ -5,12 +5,14 @@ The type to know is `Gate`.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
 import re
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -19,11 +21,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from autothrottle.core.access import Caller, Role
-from autothrottle.core.errors import AutothrottleError, Forbidden, Invalid, Unauthenticated
+from autothrottle.core.errors import AutothrottleError, Forbidden, Invalid, Unauthenticated, UnknownToken
 from autothrottle.core.texts import ip_address_of
 from autothrottle.gateway.responses import HTTP_STATUS, document, refusal
 from autothrottle.gateway.sessions import CSRF_HEADER, SESSION_SECONDS, FailedLogins, Sessions, csrf_of
-from autothrottle.runtime.access import AUTHORIZATION, Access, require_role
+from autothrottle.runtime.access import AUTHORIZATION, Access, is_bearer, require_role
 from autothrottle.runtime.call_limits import CLIENT_ID, REFUSAL_HEADER, LimitReached, RequestQuotas, RequestThrottle
 from autothrottle.runtime.connections import host_of
 from autothrottle.wire.common import code_of
@@ -33,11 +35,20 @@ CERTIFICATE_NAMES = "certificate_names"
 
 LOGIN_PATH = "/page/login"
 
+_DELAY_STEP_SECONDS = 0.1
+"""A delay ends this soon after the request to stop."""
+
+_PROXY_FIX = "A proxy must pass on the header Host (nginx: proxy_set_header Host $http_host), see docs/page.md"
+
 _READING = ("GET", "HEAD")
 
 Answering = Callable[[Request, bytes], Response]
 
 log = logging.getLogger(__name__)
+
+
+class WrongTokenRefusal(HTTPException):
+    """The refusal of a wrong token, which `Gate.delay` delays when the request no longer counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +102,29 @@ class Gate:
             raise self._refusal(request, error) from None
 
     def may_see_addresses(self, request: Request) -> bool:
-        """Whether the caller of a probe has a role."""
-        return self.is_still_admitted(request, _ADDRESSES)
+        """Whether the caller of a probe has a role; False also for a host that guesses tokens. A probe never waits."""
+        try:
+            with self._unguessed(request):
+                self._caller(request, _ADDRESSES)
+        except (HTTPException, Unauthenticated, Forbidden):
+            return False
+        return True
+
+    @contextmanager
+    def _unguessed(self, request: Request) -> Iterator[None]:
+        """Count a wrong token of a public route, and look at no token of a host that guesses: none of them waits.
+
+        Raises:
+            Unauthenticated: the host guesses.
+        """
+        wrong_tokens, host = self.access.wrong_tokens, _host(request)
+        if is_bearer(request.headers.get(AUTHORIZATION, "")) and wrong_tokens.is_slowed(host):
+            raise Unauthenticated("tokens of this host are not looked at here, because many were wrong")
+        try:
+            yield
+        except UnknownToken:
+            with wrong_tokens.refusal(host):
+                raise
 
     def is_still_admitted(self, request: Request, action: Action) -> bool:
         """Whether the caller may do the action now; nothing is logged."""
@@ -105,7 +137,8 @@ class Gate:
     def session(self, request: Request, body: bytes) -> Response:
         """Tell the page who uses it. A caller without a session gets the cookie of its CSRF token."""
         try:
-            identity = self._identity(request)
+            with self._unguessed(request):
+                identity = self._identity(request)
         except Unauthenticated:
             return self._described(Caller(), "")
         if identity.csrf:
@@ -117,7 +150,7 @@ class Gate:
         """Begin the session of a token."""
         if not self.sessions.has_login:
             return refusal(400, "this gateway has no tokens to log in with. Fix: start it with api-tokens-file")
-        host = host_of(request.client.host) if request.client else ""
+        host = _host(request)
         try:
             token = _token(request, body)
             with self.failed_logins.attempt(host):
@@ -148,7 +181,16 @@ class Gate:
         self.access.log_refusal(f"HTTP {refused.status_code}", what)
         challenge = {"www-authenticate": "Bearer"} if refused.status_code == 401 else {}
         headers = {**(refused.headers or {}), **challenge, "connection": "close"}
-        return HTTPException(refused.status_code, refused.detail, headers)
+        kind = WrongTokenRefusal if isinstance(error, UnknownToken) else HTTPException
+        return kind(refused.status_code, refused.detail, headers)
+
+    async def delay(self, request: Request) -> None:
+        """Wait as long as the refusal of a wrong token of this caller must."""
+        wrong_tokens = self.access.wrong_tokens
+        with wrong_tokens.refusal(_host(request)) as seconds:
+            until = time.monotonic() + seconds
+            while (left := until - time.monotonic()) > 0 and not wrong_tokens.ended.is_set():
+                await asyncio.sleep(min(left, _DELAY_STEP_SECONDS))
 
     def _caller(self, request: Request, action: Action) -> Caller:
         _refuse_other_hosts(request, self.hosts)
@@ -173,7 +215,8 @@ class Gate:
         Raises:
             Unauthenticated: no credentials were given, the token is unknown, or the session has ended.
         """
-        authorization, cookie = request.headers.get(AUTHORIZATION, ""), _cookie(request)
+        given, cookie = request.headers.get(AUTHORIZATION, ""), _cookie(request)
+        authorization = given if is_bearer(given) else ""
         session = None if authorization else self.sessions.session(cookie)
         if session is not None:
             return _Identity(session.caller, session.csrf, True)
@@ -186,13 +229,17 @@ class Gate:
         return _Identity(caller, csrf_of(cookie))
 
 
+def _host(request: Request) -> str:
+    return host_of(request.client.host) if request.client else ""
+
+
 def _refuse_without_csrf(request: Request, identity: _Identity) -> None:
     """Refuse changes by a browser that do not prove that a page of this gateway asks for them.
 
     A browser adds cookies and certificates to requests of any page by itself, but never a bearer token. It names the
     page's site in each request that changes something; other programs do not.
     """
-    if request.method in _READING or request.headers.get(AUTHORIZATION, "").lower().startswith("bearer "):
+    if request.method in _READING or is_bearer(request.headers.get(AUTHORIZATION, "")):
         return
     is_browser = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
     if not identity.has_session and not is_browser:
@@ -262,7 +309,9 @@ def _refuse_other_hosts(request: Request, hosts: frozenset[str]) -> None:
     host = re.sub(r":[0-9]*$", "", given).lower().removesuffix(".")
     if host and host not in hosts and ip_address_of(host.strip("[]")) is None:
         raise HTTPException(
-            421, f"{given[:100]!r} is not a name of this service; use its address, or add the name to api-hosts"
+            421,
+            f"{given[:100]!r} is not a name of this service; use its address, or add the name to api-hosts. "
+            f"{_PROXY_FIX}",
         )
 
 
@@ -276,7 +325,8 @@ def _refuse_other_sites(request: Request) -> None:
     is_foreign = origin is not None and _site(origin) != request.headers.get("host", "").lower()
     if is_foreign or site not in ("none", "same-origin"):
         page = (origin or f"another site ({site})")[:100]
-        raise HTTPException(403, f"a page of {page} may not change anything; use another client, or this origin")
+        fix = f". {_PROXY_FIX}" if is_foreign else ""
+        raise HTTPException(403, f"a page of {page} may not change anything; use another client, or this origin{fix}")
 
 
 def _site(origin: str) -> str | None:

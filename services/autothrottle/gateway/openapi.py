@@ -237,10 +237,10 @@ def page(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>autothrottle</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
         f"<h1>autothrottle {escape(__version__)}</h1>"
-        f'<p><a href="/">What moves now</a></p>'
+        f'<p><a href=".">What moves now</a></p>'
         f"<p>Replication throttles for Kafka reassignments. Rates under <code>/v1</code> are bytes per second as "
         f"strings; rates of the text routes are whole MB/s. An error has a status, a code and a message.</p>"
-        f'<h2>JSON</h2><p>Machine-readable: <a href="/openapi.json">/openapi.json</a>.</p>{_html_table(json_routes)}'
+        f'<h2>JSON</h2><p>Machine-readable: <a href="openapi.json">/openapi.json</a>.</p>{_html_table(json_routes)}'
         f"<h2>Text</h2><p>The routes of the original autothrottle.</p>{_html_table(legacy.ROUTES)}"
         f"</body></html>\n"
     )
@@ -252,5 +252,6 @@ def _html_table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _html_row(verb: str, path: str, text: str) -> str:
     shown = f"<code>{escape(path)}</code>"
-    link = f'<a href="{escape(path)}">{shown}</a>' if verb == "GET" and "{" not in path else shown
+    relative = escape(path.removeprefix("/"))  # a proxy may serve the page below a path
+    link = f'<a href="{relative}">{shown}</a>' if verb == "GET" and "{" not in path else shown
     return f"<tr><td>{escape(verb)}</td><td>{link}</td><td>{escape(text)}</td></tr>"

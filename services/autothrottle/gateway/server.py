@@ -150,7 +150,7 @@ class GatewayServer:
                 h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
                 ssl_context_factory=(lambda *_: tls()) if tls else None,
             ),
-            _AcceptedConnections(RefusalLog(f"HTTP port {self.address}")),
+            _AcceptedConnections(f"HTTP port {self.address}"),
             header_seconds,
             tls,
         )
@@ -213,22 +213,31 @@ def _names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class _OnceAMinute(logging.Filter):
-    """Lets each warning through once per minute: any caller can cause one with each connection or request."""
+    """Lets each warning and error through once per minute: a caller can cause one with each connection or request."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, float] = {}
-        """Text -> time of its last line; the texts are fixed."""
+        """Text, and the place of an exception -> time of its last line; both are fixed in the code."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log the record."""
-        if record.levelno > logging.WARNING:
-            return True
-        now, text = time.monotonic(), str(record.msg)
+        now, text = time.monotonic(), f"{record.msg} {_origin(record)}"
         if now - self._last.get(text, -LOG_SPACING_SECONDS) < LOG_SPACING_SECONDS:
             return False
         self._last[text] = now
         return True
+
+
+def _origin(record: logging.LogRecord) -> str:
+    """Return the type and the line of the exception of a record; "": it has none."""
+    if not record.exc_info or record.exc_info[0] is None:
+        return ""
+    place = record.exc_info[2]
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place is not None else ""
+    return f"{record.exc_info[0].__name__} {where}"
 
 
 _once_a_minute = _OnceAMinute()
@@ -237,8 +246,12 @@ _once_a_minute = _OnceAMinute()
 class _AcceptedConnections:
     """The connections of a port by host, in the order of their accept. Only the server's loop uses it."""
 
-    def __init__(self, log: RefusalLog) -> None:
-        self.log = log
+    def __init__(self, port: str) -> None:
+        """`port` names the port in the log."""
+        self.log = RefusalLog(port)
+        """Connections beyond the limits."""
+        self.malformed = RefusalLog(port, cause="requests that are not HTTP", rule="")
+        """Connections with a request that cannot be parsed."""
         self._most = share_of_descriptors(_MOST_CONNECTIONS, 8)
         self.most_of_host = min(MOST_CONNECTIONS_OF_HOST, self._most // 2)
         self._by_host: dict[str, dict[_LimitedProtocol, None]] = {}
@@ -314,6 +327,7 @@ class _LimitedServer(uvicorn.Server):
         """Drop stuck connections, and log those that were closed since the last line."""
         self._connections.drop_stuck(self._loop.time())
         self._connections.log.write()
+        self._connections.malformed.write()
         return await super().on_tick(counter)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -432,6 +446,20 @@ class _LimitedProtocol(H11Protocol):
         super().handle_events()
         if self.headers and {name for name, _ in self.headers} >= _LENGTHS and CLOSE_HEADER not in self.headers:
             self.headers.append(CLOSE_HEADER)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer data that is not HTTP, and close. Without an answer if it is the body of a request in progress.
+
+        uvicorn itself would begin a second response, which fails with a traceback.
+        """
+        self._connections.malformed.add([self.host])
+        if self.conn.our_state is h11.IDLE or (self.conn.our_state is h11.SEND_RESPONSE and self.is_waiting):
+            super().send_400_response(msg)
+            return
+        if not self.is_waiting:
+            self.cycle.disconnected = True  # its application reads the end of the request, and what it sends is dropped
+            self.cycle.message_event.set()
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Start the timer if part of another request has arrived; otherwise the connection is idle."""

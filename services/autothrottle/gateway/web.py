@@ -25,7 +25,7 @@ from autothrottle.core.access import Role
 from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.gateway import legacy, page_files, rest
-from autothrottle.gateway.gate import LOGIN_PATH, Action, Answering, Gate
+from autothrottle.gateway.gate import LOGIN_PATH, Action, Answering, Gate, WrongTokenRefusal
 from autothrottle.gateway.live import LiveView
 from autothrottle.gateway.openapi import PAGE_POLICY, comments, openapi, page
 from autothrottle.gateway.responses import HTTP_STATUS, document, failure, plain_text, refusal, secured
@@ -153,7 +153,11 @@ def application(
         ]
         + ([] if live is None else [Route(EVENTS_PATH, _events(live, limits, gate), methods=["GET"])])
         + [Route(path, _probe(health, scope, gate)) for path, scope in _PROBES.items()],
-        exception_handlers={HTTPException: _refused, Exception: _failed},
+        exception_handlers={
+            HTTPException: _refused,
+            WrongTokenRefusal: partial(_refused_late, gate),
+            Exception: _failed,
+        },
     )
     application.router.redirect_slashes = False
     return application
@@ -410,6 +414,12 @@ async def _refused(request: Request, error: Exception) -> Response:
     if is_legacy:
         return secured(plain_text(error.status_code, message, headers=headers))
     return secured(refusal(error.status_code, message, headers))
+
+
+async def _refused_late(gate: Gate, request: Request, error: Exception) -> Response:
+    """Respond to a request with a wrong token after its delay. The request holds no slot meanwhile."""
+    await gate.delay(request)
+    return await _refused(request, error)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

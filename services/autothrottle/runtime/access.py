@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -23,8 +24,16 @@ from grpc_reflection.v1alpha import reflection
 
 from autothrottle.adapters.credentials import Tokens
 from autothrottle.core.access import Caller, CertificateRoles, Role, role_of_certificate
-from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
-from autothrottle.runtime.call_limits import Behavior, Continuation, Handler, RequestQuotas, rewrapped
+from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated, UnknownToken
+from autothrottle.runtime.call_limits import (
+    SPARE_REFUSALS,
+    Behavior,
+    Continuation,
+    Handler,
+    RequestQuotas,
+    caller_host,
+    rewrapped,
+)
 from autothrottle.v1 import access_pb2
 from autothrottle.wire.common import caller, to_status
 
@@ -38,6 +47,22 @@ _CERTIFICATE_NAMES = ("x509_common_name", "x509_subject_alternative_name")
 
 _LOG_SPACING = 1.0
 """Seconds between two log lines about refusals of the same kind."""
+
+FREE_WRONG_TOKENS = 10
+"""Wrong tokens of a host that are refused at once."""
+
+LONGEST_DELAY_SECONDS = 5.0
+"""Longest delay of a refusal, less than the time limits of callers, so that they learn its cause."""
+
+_DELAY_STEP_SECONDS, _FORGIVEN_SECONDS = 0.02, 2.0
+"""By which each delay is longer than the one before, and the time after which one wrong token is forgiven."""
+
+_MOST_LEVEL = FREE_WRONG_TOKENS + LONGEST_DELAY_SECONDS / _DELAY_STEP_SECONDS
+"""So that a host is as good as new nine minutes after its last wrong token."""
+
+_MOST_DELAYED_REFUSALS = SPARE_REFUSALS
+
+_MOST_HOSTS = 10_000
 
 _caller: ContextVar[Caller] = ContextVar("caller")
 """The caller of the method that this thread executes; not set: the server checks no caller, so none is trusted."""
@@ -67,6 +92,50 @@ def has_request_quota(path: str) -> bool:
     return not path.startswith(f"/{health.SERVICE_NAME}/") and role_of_path(path) is not Role.SERVICE
 
 
+class WrongTokens:
+    """Delays the refusals of wrong tokens by host, each longer than the last one. Thread-safe.
+
+    A call with a valid token never waits, also of the same host: behind a proxy, all callers are one host. Only
+    `_MOST_DELAYED_REFUSALS` wait at a time. Others are refused at once: no guesser may take all threads.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, ended: threading.Event | None = None) -> None:
+        """`clock` returns monotonic seconds; `ended` ends all delays when it is set."""
+        self._clock, self.ended = clock, ended or threading.Event()
+        self._lock = threading.Lock()
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Host -> (its wrong tokens, less those that time has forgiven; when it gave the last one)."""
+        self._delayed = 0
+
+    @contextmanager
+    def refusal(self, host: str) -> Iterator[float]:
+        """Count a wrong token of a host, and yield for how many seconds its refusal waits within the context."""
+        with self._lock:
+            level = self._level(host) + 1
+            self._levels[host] = min(level, _MOST_LEVEL), self._clock()
+            self._levels.move_to_end(host)
+            if len(self._levels) > _MOST_HOSTS:
+                self._levels.popitem(last=False)
+            seconds = min(max(0.0, level - FREE_WRONG_TOKENS) * _DELAY_STEP_SECONDS, LONGEST_DELAY_SECONDS)
+            if self._delayed >= _MOST_DELAYED_REFUSALS or self.ended.is_set():
+                seconds = 0.0
+            self._delayed += bool(seconds)
+        try:
+            yield seconds
+        finally:
+            with self._lock:
+                self._delayed -= bool(seconds)
+
+    def is_slowed(self, host: str) -> bool:
+        """Whether the next wrong token of a host is delayed."""
+        with self._lock:
+            return self._level(host) >= FREE_WRONG_TOKENS
+
+    def _level(self, host: str) -> float:
+        level, last = self._levels.get(host, (0.0, 0.0))
+        return max(0.0, level - (self._clock() - last) / _FORGIVEN_SECONDS)
+
+
 class Access:
     """The credentials that a process knows. Without any it is open: every caller has the role service. Thread-safe."""
 
@@ -76,6 +145,7 @@ class Access:
         tokens: Tokens | None = None,
         open_endpoints: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        ended: threading.Event | None = None,
     ) -> None:
         """Store the credentials.
 
@@ -83,8 +153,10 @@ class Access:
             certificate_roles: roles of the names in client certificates; None: no TLS.
             tokens: known tokens; None: tokens are ignored.
             open_endpoints: keys of `OPEN_ENDPOINTS` that need no credentials.
-            clock: monotonic seconds, for the limit of log lines.
+            clock: monotonic seconds, for the limit of log lines and the delays of wrong tokens.
+            ended: ends all delays of wrong tokens when it is set.
         """
+        self.wrong_tokens = WrongTokens(clock, ended)
         self._certificate_roles, self._tokens, self._clock = certificate_roles, tokens, clock
         self.tokens = tokens.current if tokens is not None else None
         """Returns token -> its caller, as the file has them now; None: tokens are ignored."""
@@ -102,12 +174,15 @@ class Access:
             authorization: the `authorization` metadata or header; "": none was given.
 
         Raises:
-            Unauthenticated: no credentials were given, or the token is unknown.
+            Unauthenticated: no credentials were given, or the tokens cannot be read.
+            UnknownToken: the token is unknown.
         """
-        if self._tokens is not None and authorization:
+        if self._tokens is not None and is_bearer(authorization):
             caller = self._tokens.caller_of(authorization)
+            if caller is None and self._tokens.problem:
+                raise Unauthenticated("no token is accepted, because the service cannot read its api-tokens-file")
             if caller is None:
-                raise Unauthenticated("the token is unknown; send `Authorization: Bearer TOKEN` with a known token")
+                raise UnknownToken("the token is unknown; send `Authorization: Bearer TOKEN` with a known token")
             return caller
         if self._certificate_roles is not None and certificate_names:
             return Caller(certificate_names[0], role_of_certificate(certificate_names, self._certificate_roles))
@@ -127,6 +202,11 @@ class Access:
         if is_due:
             more = f" ({count} more refusals of this kind since the last line)" if count else ""
             logger.warning("Refused with %s: %s%s", kind, text, more)
+
+
+def is_bearer(authorization: str) -> bool:
+    """Whether an `Authorization` header has a token. Others count as absent: proxies pass on those of basic logins."""
+    return authorization.partition(" ")[0].lower() == "bearer"
 
 
 def require_role(caller: Caller, needed: Role | None, action: str) -> None:
@@ -181,6 +261,10 @@ class AccessInterceptor(grpc.ServerInterceptor):
             try:
                 caller = self._caller(context)
                 require_role(caller, needed, method.rpartition("/")[2][:100])
+            except UnknownToken as error:
+                with self._access.wrong_tokens.refusal(caller_host(context.peer())) as seconds:
+                    self._access.wrong_tokens.ended.wait(seconds)
+                self._refuse(error, method, context)
             except (Unauthenticated, Forbidden) as error:
                 self._refuse(error, method, context)
             _caller.set(caller)

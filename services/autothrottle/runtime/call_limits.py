@@ -87,6 +87,9 @@ _SPARE_THREADS = 4
 MOST_DELAYED = 64
 """Responses that request quotas delay at a time in a process, half of them for one entity. They hold no slots."""
 
+SPARE_REFUSALS = 32
+"""Refusals of wrong tokens that are delayed at a time in a process. They hold no slots."""
+
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
 Behavior = Callable[[Any, grpc.ServicerContext], Any]
@@ -228,9 +231,9 @@ class Admission(grpc.ServerInterceptor):
         self._slots = {kind: Slots(name, kind.value, total) for kind, total in totals.items()}
         self._heavy = Slots(name, f"requests of more than {HEAVY_REQUEST} bytes in progress", HEAVY_REQUESTS)
         self._receiving, self._receiving_checks = _Receiving(RECEIVE_SECONDS), _Receiving(_RECEIVE_CHECK_SECONDS)
+        spare = _SPARE_THREADS + MOST_DELAYED + SPARE_REFUSALS
         self._pools = {
-            kind: ThreadPoolExecutor(total + _SPARE_THREADS + MOST_DELAYED, thread_name_prefix=f"{name}-grpc")
-            for kind, total in totals.items()
+            kind: ThreadPoolExecutor(total + spare, thread_name_prefix=f"{name}-grpc") for kind, total in totals.items()
         }
 
     @property

@@ -130,9 +130,15 @@ def grpc_options(tls: bool) -> list[tuple[str, int]]:
 class RefusalLog:
     """Logs closed connections of a port: one line per minute, with the number and the busiest host. Thread-safe."""
 
-    def __init__(self, port: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`port` names the port; `clock` returns monotonic seconds."""
-        self._port, self._clock = port, clock
+    def __init__(
+        self,
+        port: str,
+        clock: Callable[[], float] = time.monotonic,
+        cause: str = "too many connections",
+        rule: str = ", the least active ones first",
+    ) -> None:
+        """`port` names the port; `clock` returns monotonic seconds; `cause` and `rule` say why which were closed."""
+        self._port, self._clock, self._cause, self._rule = port, clock, cause, rule
         self._closed: Counter[str] = Counter()
         self._next = clock()
         self._lock = threading.Lock()
@@ -152,12 +158,14 @@ class RefusalLog:
             counts, self._closed = self._closed, Counter()
         ((host, most),) = counts.most_common(1)
         logger.warning(
-            "%s has too many connections: closed %d, of which %d came from %s, the least active ones first. "
+            "%s has %s: closed %d, of which %d came from %s%s. "
             "Fix: end the connections of that host; docs/security.md has the limits",
             self._port,
+            self._cause,
             counts.total(),
             most,
             host,
+            self._rule,
         )
 
 

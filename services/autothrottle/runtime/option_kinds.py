@@ -20,6 +20,7 @@ from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
 from autothrottle.core.traffic.counters import SeriesName
 from autothrottle.core.traffic.exporters import parse_series_names
 from autothrottle.core.units import MEGABYTE, BytesPerSecond, without_unit
+from autothrottle.runtime.unix_sockets import long_path_problem
 
 ENVIRONMENT_PREFIX = "AUTOTHROTTLE_"
 
@@ -331,7 +332,12 @@ def _host_port(text: str, lowest_port: int = 1) -> str:
     return text
 
 
-_unix = checked(lambda text: text != "unix:" and text.isprintable(), "has no path in {text!r}")
+def _unix(text: str) -> str:
+    if text == "unix:" or not text.isprintable():
+        raise Refused(f"has no path in {text!r}")
+    if problem := long_path_problem(text):
+        raise Refused(f"is {text[:200]!r}, but {problem}", "give a shorter path, or a link to its directory")
+    return text
 
 
 def addresses(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from autothrottle.core.units import parse_quantity
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.regular_expressions import compile_pattern
-from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.files import OLD_SECONDS, ReloadedFiles
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
@@ -321,6 +322,14 @@ class FollowedPools:
         """
         self._files = ReloadedFiles((path,), lambda: _read_followed(path), Invalid)
 
+    def follow(self, stop: threading.Event) -> None:
+        """Let a thread read the file until `stop` is set, so that no cycle waits for a mount that hangs."""
+        self._files.follow(stop)
+
+    def read_again(self) -> None:
+        """Let the thread read the file now."""
+        self._files.request_check()
+
     def current(self) -> tuple[Pools, PoolsText]:
         """Return the pools, and the text of their file."""
         pools, source, _ = self._files.current()[0]
@@ -333,7 +342,10 @@ class FollowedPools:
     @property
     def problem(self) -> str:
         """What is wrong with the file since its last change; "": nothing."""
-        return self._files.problem
+        files = self._files
+        if files.problem or files.age_seconds < OLD_SECONDS:
+            return files.problem
+        return f"it could not be read since {files.last_reading:%Y-%m-%dT%H:%M:%SZ}. Fix: check its disk or mount"
 
     def samples(self) -> Iterator[MetricSample]:
         """Return whether the current file is in use."""

@@ -9,6 +9,7 @@ Rules for servicers: raise core's errors, because only their messages reach a ca
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.runtime.call_limits import MAX_ANSWER_BYTES, Admission, Behavior, Continuation, Handler, rewrapped
 from autothrottle.runtime.connections import ConnectionLimit, grpc_options
 from autothrottle.runtime.health import Health
+from autothrottle.runtime.unix_sockets import long_path_problem
 from autothrottle.wire.common import abort
 
 STREAM_LINGER = timedelta(seconds=0.25)
@@ -188,11 +190,7 @@ class ServiceServer:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             self._admission.shutdown()
-            raise Unavailable(
-                f"{self.name} cannot listen on {listen}: the address is in use or does not belong to this host. "
-                f"Fix: stop the program that holds it, or choose another with --{option} (127.0.0.1:0 takes any free "
-                "port)."
-            ) from error
+            raise Unavailable(f"{self.name} cannot listen on {listen}: {_cause(listen, option)}") from error
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 
     def _report(self) -> None:
@@ -204,6 +202,24 @@ class ServiceServer:
             if self._reported.get(service) != status:
                 self._reported[service] = status
                 self._health.set(service, status)
+
+
+def _cause(listen: str, option: str) -> str:
+    """Return why gRPC cannot listen on an address, which its own error does not tell, and the fix."""
+    if problem := long_path_problem(listen):
+        return f"{problem}. Fix: choose a shorter one with --{option}, or a link to its directory"
+    in_use = (
+        "the address is in use or does not belong to this host. Fix: stop the program that holds it, or choose another "
+        f"with --{option} (127.0.0.1:0 takes any free port)."
+    )
+    if not listen.startswith("unix:"):
+        return in_use
+    directory = os.path.dirname(listen.removeprefix("unix:")) or "."
+    if not os.path.isdir(directory):
+        return f"the directory {directory!r} does not exist. Fix: make it, or choose another path with --{option}"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return f"this user may not write to {directory!r}. Fix: allow it, or choose another path with --{option}"
+    return in_use
 
 
 class _OpenStreams:

@@ -5,7 +5,8 @@ deadline. Calls that are in progress after `CALLS` are cancelled, so that everyt
 closes at once. Sessions with the state store are dropped a little later: a planner whose cycle waits for another
 service can still give up its leadership. The type to know is `Shutdown`.
 
-The first SIGTERM or SIGINT requests the stop, a second one forces it. Python runs a signal handler between two steps of
+The first SIGTERM, SIGINT or other signal that would end the process requests the stop, a second one forces it. SIGHUP
+reads files again. Python runs a signal handler between two steps of
 the main thread. A handler that needs a lock held by the main thread (`Event.set` during `Event.wait`) deadlocks.
 Therefore the interpreter writes the signal's number into a pipe, and a separate thread reads it without any lock.
 """
@@ -46,6 +47,23 @@ _LIMIT = timedelta(seconds=4.5)
 _EXIT_UNFINISHED = 1
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_ENDING = (
+    "SIGQUIT",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGALRM",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSTKFLT",
+    "SIGXCPU",
+)
+"""Further signals whose default action ends a process, as that of real-time signals does. Some systems lack some.
+
+Those of faults in native code are left: after them, nothing can be closed in order.
+"""
 
 
 class _Closeable(Protocol):
@@ -163,35 +181,61 @@ def _place(frame: FrameType | None) -> str:
     return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}" if frame else "other code"
 
 
-def stop_on_signals() -> threading.Event:
-    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process immediately.
+def stop_on_signals(read_again: Callable[[], None] = lambda: None) -> threading.Event:
+    """Return an event that the first signal sets whose default action ends a process; the second ends it immediately.
 
-    The exit status is then 143 or 130, as in a shell. Call it once, from the main thread.
+    The exit status is then 128 plus the signal, as in a shell: 143 or 130. Signals that are ignored at the start stay
+    ignored, such as SIGHUP under nohup, except for SIGTERM and SIGINT. Call it once, from the main thread.
+
+    Args:
+        read_again: reads files again at SIGHUP, in another thread.
     """
     stop = threading.Event()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for signum in STOP_SIGNALS:
-        signal.signal(signum, _ignore)
-    threading.Thread(target=_stop_or_exit, args=(reading, stop), name="signals", daemon=True).start()
+    for signum in (*STOP_SIGNALS, signal.SIGHUP, *_further_signals()):
+        if signum in STOP_SIGNALS or signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _ignore)
+    arguments = (reading, stop, read_again)
+    threading.Thread(target=_stop_or_exit, args=arguments, name="signals", daemon=True).start()
     return stop
+
+
+def _further_signals() -> list[int]:
+    numbers = {int(getattr(signal, name)) for name in _ENDING if hasattr(signal, name)}
+    if hasattr(signal, "SIGRTMIN"):
+        numbers |= {*range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
+    return sorted(numbers)
 
 
 def _ignore(_signum: int, _frame: FrameType | None) -> None:
     """Replace the default action of ending the process; the pipe delivers the signal."""
 
 
-def _stop_or_exit(reading: int, stop: threading.Event) -> None:
+def _stop_or_exit(reading: int, stop: threading.Event, read_again: Callable[[], None]) -> None:
+    ending = {*STOP_SIGNALS, *_further_signals()}
     while True:
         for signum in os.read(reading, 64):
-            if signum not in STOP_SIGNALS:
+            if signum == signal.SIGHUP:
+                read_again()
+                log.info("SIGHUP: reading the files of credentials and pools again. Other options need a restart")
+            if signum not in ending:
                 continue  # another signal: the pipe receives every signal that Python handles
             if stop.is_set():
                 _exit_at_once(signum)
             stop.set()
+            if signum not in STOP_SIGNALS:
+                log.warning("%s: stopping, as at SIGTERM", _name(signum))
 
 
 def _exit_at_once(signum: int) -> None:
-    log_last_line(log, logging.WARNING, "%s again: exiting at once", signal.Signals(signum).name)
+    log_last_line(log, logging.WARNING, "%s again: exiting at once", _name(signum))
     os._exit(128 + signum)
+
+
+def _name(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:  # most real-time signals have none
+        return f"Signal {signum}"

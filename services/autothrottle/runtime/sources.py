@@ -19,7 +19,7 @@ from typing import Any
 
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.option_kinds import ENVIRONMENT_PREFIX, Option
-from autothrottle_client.suggestions import option_fix
+from autothrottle_client.suggestions import hidden_key, option_fix
 
 
 class Rank(IntEnum):
@@ -165,7 +165,8 @@ def _options_of(
     problems = []
     for key, value in content.items():
         number = next((n for n, line in enumerate(lines, 1) if re.match(rf"\[?{re.escape(key)}\s*[=\]]", line)), None)
-        source = f"key {key} of {path}" + (f", line {number}" if number else "")
+        shown = key if key in by_any_name(options) else hidden_key(key)
+        source = f"key {shown} of {path}" + (f", line {number}" if number else "")
         if key == "config":
             problems.append(f"{source} is not allowed: a file cannot name another file. Fix: remove it")
         elif (option := by_any_name(options).get(key)) is None:

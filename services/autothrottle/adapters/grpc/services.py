@@ -97,7 +97,7 @@ class ServiceClient(StubClient[_Stub]):
         interceptors: Sequence[Interceptor] = (),
         resolve: Resolve = resolved,
         tls: Certificates | None = None,
-        token: str = "",
+        token: Callable[[], str] | None = None,
     ) -> None:
         connection = replace(
             self.connection,

@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager, exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import Unavailable
 from autothrottle.core.texts import json_integer
-from autothrottle_client.files import ReloadedFiles
-from autothrottle_client.tls import read_authorities
+from autothrottle_client.tls import reloaded_authorities
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Limit of a response's decoded body: it is in memory as a whole, and a server may send it without an end."""
@@ -223,9 +222,7 @@ class HttpClient:
         self._is_closed = False
         self._server, self._advice = server, advice or {}
         self._new_pools = partial(PoolManager, most_servers, maxsize=width, ssl_context=tls)
-        self.authorities = (
-            ReloadedFiles((ca_file,), partial(read_authorities, ca_file, "the server"), Invalid) if ca_file else None
-        )
+        self.authorities = reloaded_authorities(ca_file, "the server") if ca_file else None
         """Those of the server's certificate, read again when they change; None: the system's, or those of `tls`."""
         self._pools, self._pools_generation = self._new_pools(), 0
         self._renew_pools()

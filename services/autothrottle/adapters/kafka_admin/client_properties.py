@@ -18,11 +18,10 @@ from typing import Any
 
 from autothrottle.adapters.kafka_admin.backoff import Backoff
 from autothrottle.adapters.kafka_admin.connections import CollectedTlsSocket
-from autothrottle.adapters.kafka_admin.java_properties import parse_properties
-from autothrottle.adapters.kafka_admin.key_stores import certificate_expiries, tls_context
+from autothrottle.adapters.kafka_admin.java_properties import parse_properties, shown_name
+from autothrottle.adapters.kafka_admin.key_stores import certificate_expiries, tls_context, truststore_fault
 from autothrottle.adapters.kafka_admin.sasl import CLASSES, sasl_options
 from autothrottle.core.errors import Invalid
-from autothrottle.core.texts import escape_unprintable
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -86,6 +85,8 @@ class ClientOptions:
     """Paths of the stores that were read."""
     expiries: Mapping[str, datetime] = field(default_factory=dict)
     """`ssl.keystore` or `ssl.truststore` -> when its first certificate expires."""
+    fault: str = ""
+    """What is wrong with certificates of the truststore, of which the valid ones are in use; "": nothing."""
     backoff: Backoff = field(default_factory=Backoff, compare=False)
     """The addresses that cannot be reached with these options."""
 
@@ -140,7 +141,8 @@ def client_options(properties: Mapping[str, str]) -> ClientOptions:
             )
     files = tuple(given[name] for name in ("ssl.keystore.location", "ssl.truststore.location") if name in given)
     expiries = certificate_expiries(given) if protocol.endswith("SSL") else {}
-    return ClientOptions(options, tuple(warnings), files, expiries)
+    fault = truststore_fault(given) if protocol.endswith("SSL") else ""
+    return ClientOptions(options, tuple(warnings), files, expiries, fault)
 
 
 def _unused(properties: Mapping[str, str]) -> Iterator[str]:
@@ -153,13 +155,15 @@ def _unused(properties: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} is ignored, because autothrottle has the option {option} for it"
         elif _SECURITY.match(name) and not _HARMLESS.fullmatch(name):
             raise Invalid(
-                f"{name[:100]!r} is not supported, and without it the connections may be less secure than intended. "
-                f"Supported are {', '.join(SUPPORTED)}. Fix: {_FIXES.get(name, 'remove it')}"
+                f"{shown_name(name)!r} is not supported, and without it the connections may be less secure than "
+                f"intended. Supported are {', '.join(SUPPORTED)}. Fix: {_FIXES.get(name, 'remove it')}"
             )
         else:
-            ignored.append(escape_unprintable(name)[:100] or "(no name)")
+            ignored.append(shown_name(name) if name else "(no name)")
     if ignored:
-        yield f"{', '.join(ignored)}: ignored, because autothrottle does not use it"
+        hint = ". *** is no name of Kafka's and may be a secret. Fix: end lines that continue with a backslash"
+        names = ", ".join(dict.fromkeys(ignored))
+        yield f"{names}: ignored, because autothrottle does not use it{hint if '***' in ignored else ''}"
 
 
 _FIXES = {
@@ -175,7 +179,7 @@ def _check_use(properties: Mapping[str, str], protocol: str) -> None:
         for name in properties:
             if name.startswith(prefix) and not used:
                 raise Invalid(
-                    f"{name} is given, but security.protocol {protocol} does not use it. "
+                    f"{shown_name(name)} is given, but security.protocol {protocol} does not use it. "
                     f"Fix: give another security.protocol of {', '.join(PROTOCOLS)}, or remove it"
                 )
 

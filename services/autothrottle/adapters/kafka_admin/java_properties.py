@@ -10,8 +10,44 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+_VOCABULARY = """
+acknowledgement acks acquire adaptive after age algorithm algorithms allow api arn assertion assignment assignor async
+aud audience auth auto availability aws backoff basic batch before block bootstrap broker buffer builder bytes cache
+callback certificate certificates chain changes check cipher claim class classes cleanable cleanup client clock cmd
+commit compaction compression config connect connection connections consumer controllers copy crcs create credentials
+debug default delay delete delivery deserializer dirty disable dn dns do downconversion election enable enabled
+endpoint engine exclude exp expected extension factor factory fetch file flight flush group gzip handler header
+heartbeat id idempotence identification idle ignore implementation in include index info inner instance insync inter
+interceptor internal interval isolation iss issuer jaas jitter jmx jti jwks jwt kerberos key keymanager keys keystore
+keytab kinit krb5 lag leader level linger list local location log login lookup lz4 mapping max mechanism mechanisms
+memory message messages metadata metric metrics min mode module ms name nbf not num oauth oauthbearer of offset on
+only partition partitioner partitioning passphrase password per period phase policy poll principal private producer
+profile prompt properties protocol protocols provider providers proxy push rack random ratio read reauth rebalance
+rebootstrap receive reconnect recording records recovery refresh region registry relogin remote renew replicas
+reporter reporters request requests reset retention retriever retry role rules sample samples san sasl schema scope
+seconds secret secure security segment send serde serializer server servers service session setup share size skew
+socket source ssl stable storage store strategy sts sub suites tab template throw ticket time timeout timestamp to
+token tokenauth topic topics transaction transactional trigger trustmanager truststore two type unclean unsecured
+unsupported uri url urlencode use user username validator value wait window zstd
+"""
+_WORDS = frozenset(_VOCABULARY.split())
+"""Words of which the names of Kafka's properties (3.9 and 4.3) and of JAAS options consist."""
+
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SPACE = " \t\f"
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a property or of a JAAS option for a message; `***` if it may be a part of a secret.
+
+    A password on a line of its own, after a line that should have ended in a backslash, is the name of a property.
+
+    >>> shown_name("max.poll.records"), shown_name("useKeyTab"), shown_name("correct-horse"), shown_name("sasl.xK9")
+    ('max.poll.records', 'useKeyTab', '***', '***')
+    """
+    words = re.findall(r"[A-Z]?[a-z0-9]+", name)
+    is_whole = "".join(words) == re.sub(r"[._-]", "", name)
+    return name if words and is_whole and all(word.lower() in _WORDS for word in words) else "***"
 
 
 def parse_properties(content: str) -> Mapping[str, str]:

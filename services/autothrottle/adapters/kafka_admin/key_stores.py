@@ -6,13 +6,10 @@ Private keys are in the memory of this process only. OpenSSL loads them from a f
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
-import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -22,6 +19,8 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCert
 
 from autothrottle.adapters.credentials import first_expiry, pem_expiries
 from autothrottle.core.errors import Invalid
+from autothrottle_client.files import private_file
+from autothrottle_client.tls import valid_certificates
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PROTOCOLS = ("TLS", *_VERSIONS)
@@ -51,6 +50,20 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     _trust(context, properties)
     _identify(context, properties)
     return context
+
+
+def truststore_fault(properties: Mapping[str, str]) -> str:
+    """Return what is wrong with certificates of a truststore whose others are valid; "": nothing.
+
+    Raises:
+        Invalid: as `tls_context`.
+    """
+    store = _store(properties, "ssl.truststore", "ssl.truststore.certificates")
+    if store is None or _PKCS12.match(store[1]):
+        return ""
+    origin, content = store
+    fault = valid_certificates(content.decode("ascii", "replace"))[1]
+    return f"{origin}: {fault}" if fault else ""
 
 
 def certificate_expiries(properties: Mapping[str, str]) -> Mapping[str, datetime]:
@@ -112,7 +125,7 @@ def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     origin, content = store
     authorities: str | bytes
     if not _PKCS12.match(content):
-        authorities = content.decode("ascii", "replace")
+        authorities = "\n".join(valid_certificates(content.decode("ascii", "replace"))[0])
     else:
         loaded = _load_pkcs12(properties, "ssl.truststore", origin, content)
         certificates = [entry.certificate for entry in loaded.additional_certs]
@@ -151,7 +164,7 @@ def _identify(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
 
 
 def _load_chain(context: ssl.SSLContext, origin: str, pem: bytes, password: str | None) -> None:
-    with _private_file(pem) as path:
+    with private_file(pem) as path:
         try:
             # Without a password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(path, password=password if password is not None else _no_password)
@@ -237,18 +250,3 @@ def _load_pkcs12(properties: Mapping[str, str], store: str, origin: str, content
             f"{origin} cannot be opened as PKCS 12: it is damaged, or {store}.password {problem}. "
             f"Fix: try `keytool -list -keystore` with that password"
         ) from None
-
-
-@contextmanager
-def _private_file(content: bytes) -> Iterator[str]:
-    """A file that only this process can open, in memory where the system has such files, else with mode 0600."""
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        with open(os.memfd_create("key"), "wb") as memory:
-            memory.write(content)
-            memory.flush()
-            yield f"/proc/self/fd/{memory.fileno()}"
-        return
-    with tempfile.NamedTemporaryFile("wb", prefix="autothrottle-") as file:
-        file.write(content)
-        file.flush()
-        yield file.name

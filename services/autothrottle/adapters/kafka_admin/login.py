@@ -59,9 +59,19 @@ class KafkaLoginFile(KafkaLogin):
             Invalid: a file cannot be read, or a property is unsupported or wrong.
         """
         self._path, self._protocol = path, ""
-        self._files = ReloadedFiles((path,), self._read, Invalid, lambda client: client.files)
+        self._files = ReloadedFiles((path,), self._read, Invalid, lambda client: client.files, self._changed)
+
+    def _changed(self, previous: ClientOptions) -> tuple[ClientOptions, str]:
+        client = self._read_valid()
+        return client, client.fault
 
     def _read(self) -> ClientOptions:
+        client = self._read_valid()
+        if client.fault:
+            raise Invalid(client.fault)
+        return client
+
+    def _read_valid(self) -> ClientOptions:
         client = client_options(read_client_properties(self._path))
         protocol = str(client.options["security_protocol"])
         # A file that is only half written may lack it: then it would mean PLAINTEXT, without a login.

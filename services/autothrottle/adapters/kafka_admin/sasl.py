@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from autothrottle.adapters.kafka_admin.bearer_tokens import BearerTokens, TokenSource
-from autothrottle.adapters.kafka_admin.java_properties import unescape
+from autothrottle.adapters.kafka_admin.java_properties import shown_name, unescape
 from autothrottle.adapters.kafka_admin.key_stores import tls_context
 from autothrottle.adapters.kafka_admin.token_sources import MskSigner, TokenEndpoint, TokenFile, has_signer
 from autothrottle.core.errors import Invalid
@@ -89,7 +89,7 @@ def sasl_options(properties: Mapping[str, str], protocol: str, warnings: list[st
     mechanism = _mechanism(properties)
     _check_classes(properties)
     unused = [
-        name
+        shown_name(name)
         for name in properties
         for prefix, mechanisms in _MECHANISMS_OF.items()
         if name.startswith(prefix) and mechanism not in mechanisms
@@ -180,7 +180,7 @@ def _jaas_options(jaas: str, module: str) -> Mapping[str, str] | None:
 
 
 def _warn_of_unused(given: Mapping[str, str], used: tuple[str, ...], warnings: list[str]) -> None:
-    if unused := [name for name in given if name not in used and name not in _UNUSED_OPTIONS]:
+    if unused := [shown_name(name) for name in given if name not in used and name not in _UNUSED_OPTIONS]:
         warnings.append(f"{', '.join(unused)}: ignored in sasl.jaas.config, because autothrottle does not use it")
 
 
@@ -221,7 +221,9 @@ def _oauth_options(properties: Mapping[str, str]) -> dict[str, str]:
         )
     if properties.get(_LOGIN_HANDLER) != _STRIMZI_LOGIN:
         return dict(given)
-    if unsupported := [name for name in given if name.startswith("oauth.") and name not in _STRIMZI_OPTIONS]:
+    if unsupported := [
+        shown_name(name) for name in given if name.startswith("oauth.") and name not in _STRIMZI_OPTIONS
+    ]:
         raise Invalid(
             f"{', '.join(unsupported)} in sasl.jaas.config is not supported; supported are "
             f"{', '.join(_STRIMZI_OPTIONS)}. Fix: use the client id and secret of a user for autothrottle"

@@ -22,7 +22,7 @@ import grpc
 from autothrottle.adapters.credentials import CredentialFiles, Expiries, pem_expiries
 from autothrottle.core.errors import Invalid
 from autothrottle_client.files import ReloadedFiles
-from autothrottle_client.tls import load_pair, read_authorities
+from autothrottle_client.tls import load_pair, valid_authorities
 
 logger = logging.getLogger(__name__)
 
@@ -205,20 +205,31 @@ def _has_provider(signal: str) -> bool:
 def _reloaded(files: _CollectorFiles) -> ReloadedFiles[_CollectorPems]:
     """Return the contents of the files, the same object for both signals: the log has one line for each change."""
     paths = dict.fromkeys(variable.value for variable in files.named)  # one file may have certificate and key
-    return ReloadedFiles([*paths], partial(_read, files), Invalid)
+    changed = lambda previous: _read_valid(files)  # noqa: E731
+    return ReloadedFiles([*paths], partial(_read, files), Invalid, changed=changed)
 
 
 def _read(files: _CollectorFiles) -> _CollectorPems:
+    pems, fault = _read_valid(files)
+    if fault:
+        raise Invalid(fault)
+    return pems
+
+
+def _read_valid(files: _CollectorFiles) -> tuple[_CollectorPems, str]:
+    """Return the contents with the valid certificates of authorities, and what is wrong with the others."""
     authorities, certificate, key = files.authorities, files.certificate, files.key
-    pem = read_authorities(authorities.value, "the collector", f"{authorities.name} ") if authorities.value else ""
+    pem, fault = "", ""
+    if authorities.value:
+        pem, fault = valid_authorities(authorities.value, "the collector", f"{authorities.name} ")
     if not certificate.value:
-        return _CollectorPems(pem.encode() or None, None, None)
+        return _CollectorPems(pem.encode() or None, None, None), fault
     load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate.value, key.value, (certificate.name, key.name))
     try:
         pair = [Path(variable.value).read_bytes() for variable in (certificate, key)]
     except OSError as error:  # it has gone meanwhile
         raise Invalid(f"{error.filename!r} cannot be read: {error.strerror}. Fix: name a readable PEM file") from error
-    return _CollectorPems(pem.encode() or None, *pair)
+    return _CollectorPems(pem.encode() or None, *pair), fault
 
 
 def _expiries(files: _CollectorFiles, pems: _CollectorPems) -> Expiries:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
 
-from autothrottle.adapters.credentials import CredentialFiles, Expiries, pem_expiries
+from autothrottle.adapters.credentials import CredentialFiles, pem_expiries
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Invalid
 from autothrottle_client.files import ReloadedFiles
-from autothrottle_client.tls import load_pair, read_authorities
+from autothrottle_client.tls import reloaded_authorities, reloaded_pair, use_pair
 
 
 class OtherClients(StrEnum):
@@ -109,25 +109,39 @@ class ZooKeeperSecurity:
         self.reported: set[str] = set()
         """Refusals in the log; the sessions of a process report each of them once."""
         self.has_certificate = bool(files.certificate)
-        self._context: ReloadedFiles[_Tls] | None = None
+        self._authorities: ReloadedFiles[str] | None = None
+        self._pair: ReloadedFiles[tuple[bytes, bytes]] | None = None
         self._login: ReloadedFiles[Login] | None = None
         if files.authorities:
-            paths = [path for path in (files.authorities, files.certificate, files.key) if path]
-            self._context = ReloadedFiles(paths, partial(_tls_context, files), Invalid)
+            self._authorities = reloaded_authorities(files.authorities, "ZooKeeper's servers", "zk-tls-ca ")
+        if files.certificate:
+            options = ("zk-tls-cert", "zk-tls-key")
+            self._pair = reloaded_pair(files.certificate, files.key, options)
         for scheme, path in (("digest", files.digest), ("sasl", files.sasl)):
             if path:
                 self._login = ReloadedFiles((path,), partial(_read_login, scheme, path), Invalid)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the context of the current files; None: connect without TLS."""
-        return self._context.current()[0].context if self._context else None
+        """Return a context with the current files; None: connect without TLS."""
+        if self._authorities is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=self._authorities.current()[0])
+        if self._pair is not None:
+            use_pair(context, *self._pair.current()[0])
+        return context
 
     @property
     def credentials(self) -> Sequence[CredentialFiles]:
         """The files that are read again when they change."""
-        of_tls = [CredentialFiles("zk-tls-ca", self._context, lambda tls: tls.expiries)] if self._context else []
+        files = []
+        if self._authorities:
+            expiries = lambda pem: pem_expiries(zk_tls_ca=pem.encode())  # noqa: E731
+            files.append(CredentialFiles("zk-tls-ca", self._authorities, expiries))
+        if self._pair:
+            files.append(CredentialFiles("zk-tls-cert", self._pair, lambda pair: pem_expiries(zk_tls_cert=pair[0])))
         login = self.login()
-        return [*of_tls, *([CredentialFiles(login.option, self._login)] if self._login and login else [])]
+        return [*files, *([CredentialFiles(login.option, self._login)] if self._login and login else [])]
 
     def login(self) -> Login | None:
         """Return the login of the current file; None: connect without a login."""
@@ -155,24 +169,6 @@ OPEN_ACL: list[ACL] = OPEN_ACL_UNSAFE
 
 def _is_below(root: str, path: str) -> bool:
     return path == root or path.startswith(f"{root}/")
-
-
-@dataclass(frozen=True, slots=True)
-class _Tls:
-    context: ssl.SSLContext
-    expiries: Expiries
-
-
-def _tls_context(files: SecurityFiles) -> _Tls:
-    """Return a context that checks the server's certificate and the host name in it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authorities = read_authorities(files.authorities, "ZooKeeper's servers", "zk-tls-ca ")
-    context.load_verify_locations(cadata=authorities)
-    pems = {"zk_tls_ca": authorities.encode()}
-    if files.certificate:
-        load_pair(context, files.certificate, files.key, ("zk-tls-cert", "zk-tls-key"))
-        pems["zk_tls_cert"] = Path(files.certificate).read_bytes()
-    return _Tls(context, pem_expiries(**pems))
 
 
 def _read_login(scheme: str, path: str) -> Login:

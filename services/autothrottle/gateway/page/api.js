@@ -33,7 +33,7 @@ async function send(method, path, body, headers) {
   if (method !== "GET") sent["x-csrf-token"] = csrf;
   let text;
   try {
-    response = await fetch(path, {
+    response = await fetch(new URL(`../..${path}`, import.meta.url), {
       method,
       headers: sent,
       body: body === undefined ? undefined : JSON.stringify(body),

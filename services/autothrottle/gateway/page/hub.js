@@ -52,7 +52,7 @@ export class Hub {
     clearTimeout(this.timer);
     if (this.ports.size === 0) return;
     this.heard = new Stopwatch();
-    const source = new EventSource("/page/events");
+    const source = new EventSource(new URL("../events", import.meta.url));
     this.source = source;
     source.onopen = () => {
       this.heard = new Stopwatch();

@@ -24,7 +24,7 @@ export function openStream(onEvent, onStatus) {
 }
 
 function sharedHub(receive) {
-  const worker = new SharedWorker("/page/static/worker.js", { name: "autothrottle", type: "module" });
+  const worker = new SharedWorker(new URL("worker.js", import.meta.url), { name: "autothrottle", type: "module" });
   const send = (word) => worker.port.postMessage(word);
   worker.port.onmessage = ({ data }) => receive(data);
   addEventListener("pagehide", () => send("bye"));

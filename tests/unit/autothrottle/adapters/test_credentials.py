@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autothrottle.adapters.credentials import (
+    MOST_UNREADABLE_SECONDS,
     CredentialFiles,
     CredentialWatch,
     ServiceCertificates,
@@ -27,8 +31,11 @@ from autothrottle.adapters.kafka_admin.login import KafkaLoginFile
 from autothrottle.adapters.prometheus import PrometheusSettings
 from autothrottle.adapters.prometheus.client import PrometheusClient
 from autothrottle.adapters.zookeeper.security import SecurityFiles, ZooKeeperSecurity
+from autothrottle.core.access import Caller, Role
 from autothrottle.core.exported_metrics import CERTIFICATE_EXPIRY, CREDENTIALS_OK
 from autothrottle.core.traffic.exporters import EXPORTERS
+from autothrottle_client import files as client_files
+from autothrottle_client.files import ReloadedFiles
 from tests.builders import eventually
 from tests.paths import CERTIFICATES
 
@@ -58,7 +65,7 @@ def of_services(directory: Path) -> Rotation:
         file.write_text(pem(name))
     certificates = ServiceCertificates(TlsFiles(str(files[0]), str(files[0]), str(files[1])))
     used = lambda: certificates.current()[0].certificate  # noqa: E731
-    return Rotation(files[0], [pem("service"), pem("renewed")], used, [certificates.credentials])
+    return Rotation(files[0], [pem("service"), pem("renewed")], used, certificates.credentials)
 
 
 def of_authorities(directory: Path) -> Rotation:
@@ -66,7 +73,7 @@ def of_authorities(directory: Path) -> Rotation:
     certificates = ServiceCertificates(TlsFiles(str(rotation.file), str(rotation.file), str(directory / "ca.pem")))
     used = lambda: certificates.current()[0].authorities  # noqa: E731
     both = pem("ca") + pem("elsewhere")
-    return Rotation(directory / "ca.pem", [pem("ca"), both], used, [certificates.credentials])
+    return Rotation(directory / "ca.pem", [pem("ca"), both], used, certificates.credentials)
 
 
 def of_callers(directory: Path) -> Rotation:
@@ -75,7 +82,7 @@ def of_callers(directory: Path) -> Rotation:
     file.write_text(contents[0])
     tokens = Tokens(str(file))
     used = lambda: [tokens.caller_of(f"Bearer {secret}") is not None for secret in SECRETS]  # noqa: E731
-    return Rotation(file, contents, used, [tokens.credentials])
+    return Rotation(file, contents, used, tokens.credentials)
 
 
 def of_kafka(directory: Path) -> Rotation:
@@ -150,7 +157,6 @@ def of_prometheus_authorities(directory: Path) -> Rotation:
 KINDS = (
     of_services,
     of_authorities,
-    of_callers,
     of_kafka,
     of_kafka_store,
     of_zookeeper,
@@ -269,7 +275,10 @@ def test_an_expired_authority_beside_a_valid_one_does_not_count() -> None:
     assert first_expiry([over - timedelta(days=1), over]) == over
 
 
-def test_the_thread_of_the_watch_reports_a_fault_and_its_end(tmp_path: Path) -> None:
+def test_the_thread_of_the_watch_reports_a_fault_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_files, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(client_files, "PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr("autothrottle.adapters.credentials._WATCH_SECONDS", 0.01)
     rotation, stop = of_callers(tmp_path), threading.Event()
     watch = CredentialWatch(lambda: rotation.credentials, stop)
     rotation.file.write_text(FAULTY)
@@ -278,3 +287,205 @@ def test_the_thread_of_the_watch_reports_a_fault_and_its_end(tmp_path: Path) -> 
         eventually(lambda: watch.problems != (), 10)
     finally:
         stop.set()
+
+
+FAULTY_FILES: Mapping[str, Callable[[Path, str], object]] = {
+    "a line without a token": lambda file, kept: file.write_text(f"{kept}carl\n"),
+    "a short token": lambda file, kept: file.write_text(f"{kept}carl short\n"),
+    "an unknown role": lambda file, kept: file.write_text(f"{kept}carl {'c' * 32} root\n"),
+    "a repeated token": lambda file, kept: file.write_text(f"{kept}{kept}"),
+    "bytes that are no text": lambda file, kept: file.write_bytes(kept.encode() + b"carl \xff\xfe\x00\n"),
+    "a line of another encoding": lambda file, kept: file.write_bytes(kept.encode() + "jürgen x\n".encode("utf-16")),
+    "no end of the last line": lambda file, kept: file.write_text(f"{kept}carl 012345"),
+}
+"""Fault -> writes a file with a valid line and this fault."""
+
+
+@pytest.mark.parametrize("fault", FAULTY_FILES)
+def test_a_removed_token_is_refused_whatever_the_other_lines_are(fault: str, tmp_path: Path) -> None:
+    """A faulty line kept the whole previous file in use. A leaked token that had been removed still wrote, for ever."""
+    file = tmp_path / "tokens"
+    file.write_text(f"anna {SECRETS[0]}\nbert {SECRETS[1]} viewer\n")
+    tokens = Tokens(str(file))
+    watch = CredentialWatch(lambda: tokens.credentials, threading.Event())
+    FAULTY_FILES[fault](file, f"bert {SECRETS[1]} viewer\n")
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") is None
+    assert tokens.caller_of(f"Bearer {SECRETS[1]}") == Caller("bert", Role.VIEWER)
+    watch.check()
+    (problem,) = watch.problems
+    assert problem.startswith("the changed file of api-tokens-file is faulty, so only its valid part is in use: ")
+    assert not any(secret in problem for secret in SECRETS)
+
+
+@pytest.mark.parametrize("content", ["", "# none\n", "anna\n"])
+def test_a_readable_file_without_tokens_refuses_all(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"anna {SECRETS[0]}\n")
+    tokens = Tokens(str(file))
+    file.write_text(content)
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") is None and tokens.of_services() == ""
+    assert tokens.credentials[0].problem
+
+
+def test_a_lower_role_counts_beside_a_faulty_line_and_of_two_roles_the_lower_one(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"anna {SECRETS[0]} service\n")
+    tokens = Tokens(str(file))
+    file.write_text(f"anna {SECRETS[0]} viewer\nbert\n")
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") == Caller("anna", Role.VIEWER)
+    file.write_text(f"anna {SECRETS[0]} service\nanna {SECRETS[0]} viewer\n")
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") == Caller("anna", Role.VIEWER)
+
+
+def make_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def make_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def make_endless(file: Path) -> None:
+    file.unlink()
+    os.truncate(os.open(file, os.O_WRONLY | os.O_CREAT), 1 << 30)
+
+
+def make_broken_link(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("nowhere")
+
+
+UNREADABLE: Mapping[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "a directory": make_directory,
+    "a pipe": make_pipe,
+    "endless": make_endless,
+    "a broken link": make_broken_link,
+}
+
+
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_an_unreadable_tokens_file_refuses_all_after_a_minute(fault: str, tmp_path: Path) -> None:
+    """An unreadable file left a removed token in use for ever. Within a minute it is nothing but a finding."""
+    file, now = tmp_path / "tokens", [1000.0]
+    text = f"anna {SECRETS[0]}\n"
+    file.write_text(text)
+    tokens = Tokens(str(file), lambda: now[0])
+    watch = CredentialWatch(lambda: tokens.credentials, threading.Event())
+    UNREADABLE[fault](file)
+    now[0] += MOST_UNREADABLE_SECONDS
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") and not tokens.problem
+    watch.check()
+    assert "so the previous content is in use, for 60 s in all: " in watch.problems[0]
+    now[0] += 1
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") is None and tokens.current() == {}
+    watch.check()
+    assert watch.problems == (tokens.problem,)
+    assert "could not be read since " in tokens.problem and "nothing in it counts any more" in tokens.problem
+    file.rmdir() if file.is_dir() else file.unlink(missing_ok=True)
+    file.write_text(text)
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") and not tokens.problem
+
+
+def followed(files: ReloadedFiles[Any]) -> ReloadedFiles[Any]:
+    """Let the files be followed by a thread that has ended, so that the test reads in its place."""
+    ended = threading.Event()
+    ended.set()
+    files.follow(ended)
+    return files
+
+
+def test_changed_content_of_a_followed_file_counts_after_two_equal_readings_a_second_apart(tmp_path: Path) -> None:
+    """A writer that works in place is read in the middle. Its half file would refuse the tokens of the other half."""
+    file, now = tmp_path / "tokens", [1000.0]
+    file.write_text(f"anna {SECRETS[0]}\n")
+    tokens = Tokens(str(file), lambda: now[0])
+    files = followed(tokens.credentials[0].files)
+    file.write_text("")
+    for _ in range(2):
+        files.check()
+        assert tokens.caller_of(f"Bearer {SECRETS[0]}")
+        now[0] += 0.5
+    file.write_text(f"bert {SECRETS[1]}\n")
+    files.check()
+    now[0] += 0.9
+    files.check()
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}")
+    now[0] += 0.1
+    files.check()
+    assert tokens.caller_of(f"Bearer {SECRETS[1]}") and not tokens.caller_of(f"Bearer {SECRETS[0]}")
+
+
+def test_content_that_never_settles_counts_as_unreadable(tmp_path: Path) -> None:
+    file, now = tmp_path / "tokens", [1000.0]
+    file.write_text(f"anna {SECRETS[0]}\n")
+    tokens = Tokens(str(file), lambda: now[0])
+    files = followed(tokens.credentials[0].files)
+    for number in range(5):
+        file.write_text(f"anna {SECRETS[0]}\n# {number}\n")
+        files.check()
+        now[0] += MOST_UNREADABLE_SECONDS / 4
+    assert tokens.caller_of(f"Bearer {SECRETS[0]}") is None
+
+
+def test_a_mount_that_hangs_delays_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request read the tokens file itself, and HTTP and the probes hung with its mount. Now only a thread reads."""
+    file, now, hangs, goes_on = tmp_path / "tokens", [1000.0], threading.Event(), threading.Event()
+    file.write_text(f"anna {SECRETS[0]}\n")
+    tokens, stop = Tokens(str(file), lambda: now[0]), threading.Event()
+    digest = client_files._digest
+
+    def hanging(path: str) -> str:
+        hangs.set()
+        assert goes_on.wait(60)
+        return digest(path)
+
+    monkeypatch.setattr(client_files, "_digest", hanging)
+    watch = CredentialWatch(lambda: tokens.credentials, stop)
+    watch.start()
+    try:
+        assert hangs.wait(60)
+        with ThreadPoolExecutor(1) as caller:
+            assert caller.submit(tokens.caller_of, f"Bearer {SECRETS[0]}").result(60)
+        now[0] += 30
+        watch.check()
+        assert "so the last content is in use, for 60 s in all: the disk or the mount" in watch.problems[0]
+        now[0] += 31
+        assert tokens.caller_of(f"Bearer {SECRETS[0]}") is None
+        goes_on.set()
+        eventually(lambda: tokens.caller_of(f"Bearer {SECRETS[0]}") is not None, 60)
+    finally:
+        goes_on.set()
+        stop.set()
+
+
+def test_of_a_readable_file_of_authorities_only_its_certificates_count(tmp_path: Path) -> None:
+    """A faulty block kept the whole previous file in use, so that a removed authority could still sign callers."""
+    rotation = of_authorities(tmp_path)
+    files = TlsFiles(str(tmp_path / "cert.pem"), str(tmp_path / "cert.pem"), str(rotation.file))
+    rotation.file.write_text(rotation.contents[1])
+    certificates = ServiceCertificates(files)
+    assert certificates.http_context().cert_store_stats()["x509"] == 2
+    other = pem("elsewhere")[pem("elsewhere").index("-----BEGIN CERTIFICATE") :]
+    broken = other.replace("MII", "!!!", 1)
+    for text in (f"# für alle\n{pem('ca')}{broken}", pem("ca") + other[:200]):
+        rotation.file.write_text(text)
+        assert certificates.http_context().cert_store_stats()["x509"] == 1
+        assert certificates.current()[0].authorities.count(b"BEGIN") == 1
+        problems = [credential.problem for credential in certificates.credentials]
+        assert "only its valid part is in use" in problems[1] and "1 of 2 certificates are faulty" in problems[1]
+        rotation.file.write_text(rotation.contents[1])
+        assert certificates.http_context().cert_store_stats()["x509"] == 2
+
+
+def test_a_removed_authority_is_not_trusted_while_the_own_key_is_faulty(tmp_path: Path) -> None:
+    rotation = of_authorities(tmp_path)
+    rotation.file.write_text(rotation.contents[1])
+    files = TlsFiles(str(tmp_path / "cert.pem"), str(tmp_path / "cert.pem"), str(rotation.file))
+    certificates = ServiceCertificates(files)
+    (tmp_path / "cert.pem").write_text(FAULTY)
+    rotation.file.write_text(rotation.contents[0])
+    assert certificates.http_context().cert_store_stats()["x509"] == 1
+    assert certificates.current()[0].certificate == pem("service").encode()

@@ -6,6 +6,7 @@ import logging
 import select
 import socket
 import ssl
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -21,6 +22,7 @@ from autothrottle.gateway.live import LiveView, Reading
 from autothrottle.gateway.server import MOST_CONNECTIONS_OF_HOST, GatewayServer
 from autothrottle.gateway.web import LARGE_BODIES, MAX_REQUESTS
 from autothrottle.runtime.call_limits import HEAVY_REQUEST, LARGE_REQUESTS
+from autothrottle.runtime.connections import RefusalLog
 from tests.builders import eventually
 from tests.paths import CERTIFICATES
 from tests.unit.autothrottle.gateway.front import SLACK, Front
@@ -279,3 +281,66 @@ def test_requests_that_would_wait_for_more_than_a_second_are_answered_429(front:
         assert "client id many has a request quota of 2 requests/s" in refused[0]
     finally:
         front.services.request_quotas.remove(RequestQuotaEntity(None, "many"))
+
+
+MALFORMED = {
+    "a chunk of size -1": ("transfer-encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n",),
+    "a later chunk of size -1": ("transfer-encoding: chunked\r\n\r\n", "-1\r\n"),
+    "a chunk of 21 digits": ("transfer-encoding: chunked\r\n\r\n", "0" * 21 + "\r\n"),
+    "a trailer without a colon": ("transfer-encoding: chunked\r\n\r\n0\r\nno colon\r\n\r\n",),
+    "endless trailers": ("transfer-encoding: chunked\r\n\r\n0\r\n" + "a: b\r\n" * 4000,),
+    "two lengths": ("content-length: 4\r\ncontent-length: 5\r\n\r\n{}  ",),
+    "a length of -1": ("content-length: -1\r\n\r\n",),
+    "an encoding that no one knows": ("transfer-encoding: xchunked\r\n\r\n",),
+    "a second request that is not HTTP": ("connection: keep-alive\r\ncontent-length: 0\r\n\r\n", "GARBAGE\r\n\r\n"),
+    "a name with a blank": ("x : y\r\n\r\n",),
+}
+"""What is wrong -> the parts of the request after its first headers."""
+
+
+@pytest.mark.parametrize("target", ["POST /v1/cycles", "GET /healthz", "GET /page/events", "POST /page/login"])
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_a_malformed_request_ends_its_connection_without_a_traceback(
+    front: Front, stack: ExitStack, caplog: pytest.LogCaptureFixture, fault: str, target: str
+) -> None:
+    """A malformed body of a request in progress began a second response: a traceback, 5 GB of log within an hour."""
+    if fault.startswith("a second request") and target == "GET /page/events":
+        return  # it waits until the stream ends
+    first, *rest = MALFORMED[fault]
+    connection = opened(front, stack, f"{target} HTTP/1.1\r\nhost: localhost\r\n{first}")
+    with suppress(ConnectionError):
+        for part in rest:
+            if target != "GET /page/events":
+                select.select([connection], [], [], 0.05)
+            connection.sendall(part.encode())
+        while connection.recv(1 << 16):
+            pass
+    assert "Traceback" not in caplog.text and not [line for line in caplog.records if line.exc_info]
+    assert front.ask("GET", "/healthz").status == 200
+
+
+def test_errors_of_connections_are_one_line_per_minute_and_place(caplog: pytest.LogCaptureFixture) -> None:
+    """Only warnings had a limit. Each request that met a defect wrote a traceback."""
+    once = gateway_server._OnceAMinute()
+
+    def record(divisor: int | str) -> logging.LogRecord:
+        try:
+            _ = 1 / divisor  # type: ignore[operator]
+        except (ZeroDivisionError, TypeError):
+            return logging.LogRecord("uvicorn.error", logging.ERROR, "x", 1, "Exception", (), sys.exc_info())
+        raise AssertionError
+
+    assert [once.filter(record(0)) for _ in range(3)] == [True, False, False]
+    assert once.filter(record("a"))
+
+
+def test_malformed_requests_are_counted_in_one_line_per_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    lines = RefusalLog("HTTP port 127.0.0.1:80", lambda: now[0], "requests that are not HTTP", "")
+    for _ in range(2416):
+        lines.add(["127.0.0.9"])
+    lines.write()
+    lines.add(["127.0.0.9"])
+    lines.write()
+    (record,) = caplog.records
+    assert "has requests that are not HTTP: closed 2416, of which 2416 came from 127.0.0.9. Fix: " in record.message

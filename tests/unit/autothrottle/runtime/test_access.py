@@ -212,6 +212,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     server = str(CERTIFICATES / "server.pem")
     tls = ServiceCertificates(TlsFiles(server, server, str(authorities))) if has_tls else None
     access = Access(ROLES) if has_tls else Access(tokens=Tokens(str(tokens)))
+    access.wrong_tokens.ended.set()  # refusals of wrong tokens are not delayed
     with ExitStack() as stack:
         credentials = tls.server_credentials() if tls else None
         services = ServiceServer("all", all_servicers(), access=AccessInterceptor(access), credentials=credentials)

@@ -209,6 +209,51 @@ def test_the_second_signal_ends_the_process_immediately_with_the_shells_status(s
     assert err == f"{signum.name} again: exiting at once\n"
 
 
+ALL_SIGNALS = """
+    import logging, os, signal
+    from autothrottle.runtime.shutdown import stop_on_signals
+    logging.basicConfig(format="%(message)s")
+    print("ready", flush=True)
+    names = "SIGQUIT SIGUSR1 SIGUSR2 SIGALRM SIGVTALRM SIGPROF SIGIO SIGPWR SIGXCPU SIGRTMIN SIGRTMAX".split()
+    for name in names:
+        if not (child := os.fork()):
+            stop = stop_on_signals()
+            signal.raise_signal(getattr(signal, name))
+            os._exit(0 if stop.wait(30) else 9)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_every_signal_that_would_end_the_process_stops_it_in_order() -> None:
+    """A leader ended at SIGUSR1 or SIGQUIT at once, without giving up its term."""
+    with process(ALL_SIGNALS) as child:
+        statuses, _ = child.communicate(timeout=60)
+    assert statuses.split() == ["0"] * 11
+
+
+HANGS_UP = """
+    import signal
+    from autothrottle.runtime.shutdown import stop_on_signals
+    if {ignored}:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = stop_on_signals(lambda: print("read again", flush=True))
+    print("ready", flush=True)
+    stop.wait()
+    print("finished", flush=True)
+"""
+
+
+def test_sighup_reads_files_again_and_an_ignored_one_stays_ignored() -> None:
+    """The leader ended at SIGHUP, which `systemctl reload` and the end of a terminal send. nohup ignores it."""
+    with process(HANGS_UP.format(ignored=False)) as child, process(HANGS_UP.format(ignored=True)) as under_nohup:
+        for each in (child, under_nohup):
+            each.send_signal(signal.SIGHUP)
+        assert child.stdout is not None and child.stdout.readline() == "read again\n"
+        for each in (child, under_nohup):
+            each.send_signal(signal.SIGTERM)
+        assert child.communicate(timeout=30)[0] == under_nohup.communicate(timeout=30)[0] == "finished\n"
+
+
 def test_a_signal_stops_the_process_while_the_main_thread_holds_the_events_lock() -> None:
     """A signal handler that sets the event itself would deadlock here, and the process would never stop."""
     with process(LOCKED) as child:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from autothrottle.core.cluster.configs import validate_topic
 from autothrottle.core.records import RunningMove
 from autothrottle.core.units import MAX_INT32
 from autothrottle_client.errors import Invalid
@@ -222,6 +223,10 @@ def _partition(where: str, row: Mapping[str, Any]) -> Partition:
     topic = row.get("topic")
     if not isinstance(topic, str) or not topic:
         raise Invalid(f"{where}.topic is {_shown(topic)}; it must be the name of a topic")
+    try:
+        validate_topic(topic)
+    except Invalid as error:
+        raise Invalid(f"{where}.topic: {error}") from None
     return topic, _integer(f"{where}.partition", row.get("partition"), MAX_INT32)
 
 

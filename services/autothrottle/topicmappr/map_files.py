@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.cluster.configs import validate_topic
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import PartitionMap
 from autothrottle_client.files import write_text
 from autothrottle_client.placement import format_targets
@@ -28,6 +30,9 @@ def map_files(maps: Sequence[PartitionMap], out_file: str) -> tuple[MapFile, ...
     """Return the files of a plan: of each map, the combined one if named, then one per topic.
 
     Several maps have the suffixes -phase0, -phase1 and so on, in the order of their execution.
+
+    Raises:
+        Invalid: a topic has no valid name, which would be a path, or `out_file` has the name of a topic's file.
     """
     files = []
     for number, partitions in enumerate(maps):
@@ -35,7 +40,10 @@ def map_files(maps: Sequence[PartitionMap], out_file: str) -> tuple[MapFile, ...
         if out_file and partitions:
             files.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
         for topic, rows in groupby(partitions, lambda partition: partition.topic):
-            files.append(MapFile(f"{topic}{suffix}.json", tuple(rows)))
+            files.append(MapFile(f"{validate_topic(topic)}{suffix}.json", tuple(rows)))
+    repeated = [name for name, count in Counter(file.name for file in files).items() if count > 1]
+    if repeated:
+        raise Invalid(f"{repeated[0]} is the combined map and the map of a topic; give another --out-file")
     return tuple(files)
 
 

@@ -41,6 +41,8 @@ _HEADINGS = {
 }
 """Headings that kafka-reassign-partitions.sh prints above each assignment -> what the assignment is."""
 
+_SHOWN_PARTS = 3
+
 _OBJECT = re.compile(r"^[ \t]*(\{)", re.MULTILINE)
 
 _SHAPE = 'give {"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1001,1002]}]}'
@@ -187,11 +189,11 @@ def _part_to_keep(text: str) -> str:
             break
         if "partitions" in value:
             parts.append(_lines_of_part(text, match.start(1), end))
+            if len(parts) == _SHOWN_PARTS:
+                break
     if not parts:
         return ""
-    return (
-        f"it has other text of kafka-reassign-partitions.sh around the JSON; keep only {', or only '.join(parts[:3])}"
-    )
+    return f"it has other text of kafka-reassign-partitions.sh around the JSON; keep only {', or only '.join(parts)}"
 
 
 def _lines_of_part(text: str, start: int, end: int) -> str:

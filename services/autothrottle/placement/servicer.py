@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import grpc
 
@@ -18,10 +19,10 @@ from autothrottle.core.placement.partition_map import PartitionMap, matching_top
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy, steps
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.placement.forecaster import LimitForecaster
+from autothrottle.placement.forecaster import PoolsFile, TimedForecasts
 from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
-from autothrottle.runtime.pools_file import FollowedPools, members_of
+from autothrottle.runtime.pools_file import members_of
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
@@ -39,6 +40,12 @@ from autothrottle.wire.common import with_known_fields
 from autothrottle.wire.placement import brokers_of_scope, plan_to_message, rebalance_options, rebuild_options
 
 _SHOWN_REFUSALS = 3
+
+
+class _Forecaster(Protocol):
+    """The last forecasts, see `LimitForecaster`."""
+
+    def last(self) -> TimedForecasts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,8 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self,
         cluster: ClusterSource,
         metrics: StorageMetricsSource,
-        pools: FollowedPools | None = None,
-        forecaster: LimitForecaster | None = None,
+        pools: PoolsFile | None = None,
+        forecaster: _Forecaster | None = None,
     ) -> None:
         """Answer from these sources; None: methods that need it answer with an error."""
         self._cluster, self._metrics, self.pools, self.forecaster = cluster, metrics, pools, forecaster
@@ -160,10 +167,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def GetForecast(
         self, request: placement_pb2.GetForecastRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetForecastResponse:
-        if self.forecaster is None:
-            raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
-        last = self.forecaster.last()
-        return forecasts_to_message(last.forecasts, last.time)
+        return forecast_message(self.forecaster)
 
     def _fetch_pools(
         self, context: grpc.ServicerContext, with_metrics: bool
@@ -216,6 +220,18 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 if with_metrics:
                     raise
         return cluster
+
+
+def forecast_message(forecaster: _Forecaster | None) -> placement_pb2.GetForecastResponse:
+    """Return the last forecasts.
+
+    Raises:
+        AutothrottleError: there are none.
+    """
+    if forecaster is None:
+        raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
+    last = forecaster.last()
+    return forecasts_to_message(last.forecasts, last.time)
 
 
 def _unmatched(field: str, patterns: Sequence[str], topics: Collection[str]) -> list[str]:

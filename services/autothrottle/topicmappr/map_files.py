@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -32,19 +31,20 @@ def map_files(maps: Sequence[PartitionMap], out_file: str) -> tuple[MapFile, ...
     Several maps have the suffixes -phase0, -phase1 and so on, in the order of their execution.
 
     Raises:
-        Invalid: a topic has no valid name, which would be a path, or `out_file` has the name of a topic's file.
+        Invalid: a topic has no valid name, which would be a path, or `out_file` is another file's name.
     """
-    files = []
+    files: dict[str, MapFile] = {}
     for number, partitions in enumerate(maps):
         suffix = f"-phase{number}" if len(maps) > 1 else ""
+        of_map = []
         if out_file and partitions:
-            files.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
+            of_map.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
         for topic, rows in groupby(partitions, lambda partition: partition.topic):
-            files.append(MapFile(f"{validate_topic(topic)}{suffix}.json", tuple(rows)))
-    repeated = [name for name, count in Counter(file.name for file in files).items() if count > 1]
-    if repeated:
-        raise Invalid(f"{repeated[0]} is the combined map and the map of a topic; give another --out-file")
-    return tuple(files)
+            of_map.append(MapFile(f"{validate_topic(topic)}{suffix}.json", tuple(rows)))
+        for file in of_map:
+            if files.setdefault(file.name, file).partitions != file.partitions:
+                raise Invalid(f"{file.name} is the combined map and the map of a topic; give another --out-file")
+    return tuple(files.values())
 
 
 def write_files(directory: str, files: Sequence[MapFile]) -> None:

@@ -85,6 +85,7 @@ def test_two_maps_never_share_a_file() -> None:
     with pytest.raises(Invalid, match=r"orders.json is the combined map and the map of a topic"):
         map_files([partitions], "orders")
     assert len(map_files([partitions], "all")) == 3
+    assert [file.combined for file in map_files([partitions[:1]], "orders")] == [True], "both maps are equal"
 
 
 @pytest.mark.parametrize("path", ["../brokers/ids/1", "/ledger", "a//b", "pause/.", "a\x00"])

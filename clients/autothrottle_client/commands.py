@@ -27,7 +27,7 @@ from autothrottle_client.cancellation import all_partitions, named_partitions, p
 from autothrottle_client.client import PlannerClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.explanation import explanation
-from autothrottle_client.files import write_text
+from autothrottle_client.files import read_standard_input, read_text, write_text
 from autothrottle_client.overview import Overview, overview
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, format_targets, plan_text
 from autothrottle_client.pools import capacity_text, difference_text, forecast_text, status_text
@@ -527,12 +527,12 @@ def reassignments(call: CommandCall) -> None:
 def _read_file(name: str) -> ReassignmentFile:
     try:
         if name == "-":
-            return parse_reassignment_file(sys.stdin.read())
-        return parse_reassignment_file(Path(name).read_text("utf-8"))
+            return parse_reassignment_file(read_standard_input())
+        return parse_reassignment_file(read_text(name))
     except OSError as error:
         raise Invalid(f"{name} cannot be read: {error.strerror}; give the path of a reassignment file") from None
-    except UnicodeDecodeError:
-        raise Invalid(f"{name} is not UTF-8 text; give the path of a reassignment file") from None
+    except ValueError as error:
+        raise Invalid(f"{name} is not UTF-8 text: {error}; give the path of a reassignment file") from None
     except Invalid as error:
         raise Invalid(f"{name}: {error}") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.errors import Invalid, Missing
+from autothrottle_client.files import read_text, read_toml
 from autothrottle_client.replicas import parse_addresses
 from autothrottle_client.suggestions import hidden_key
 from autothrottle_client.tls import Tls
@@ -65,7 +65,7 @@ def read_contexts_file(path: Path) -> Contexts:
         Invalid: it cannot be read, is not TOML, a table has no admin-addr, or a key is not one of `KEYS` with a text.
     """
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
+        tables, _ = read_toml(path)
     except (OSError, ValueError) as error:
         raise Invalid(f"the contexts in {path} cannot be read: {error}; give a TOML file with tables") from None
     return Contexts(path, {name: _options(path, name, table) for name, table in tables.items()})
@@ -125,7 +125,7 @@ def read_token_file(path: str) -> str:
         Invalid: the file cannot be read.
     """
     try:
-        return Path(path).read_text("utf-8").strip()
+        return read_text(path).strip()
     except (OSError, ValueError) as error:
         raise Invalid(
             f"token-file {path!r} cannot be read: {error}; give a file with a token and nothing else"

@@ -1,4 +1,4 @@
-"""Files that may change while the process runs (certificates, tokens), and files that the command lines write."""
+"""Text files that are read whole, files that may change while the process runs, and files that command lines write."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import errno
 import hashlib
 import logging
 import os
+import re
+import select
 import stat
+import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from autothrottle_client.errors import Invalid
 
@@ -34,6 +38,105 @@ OLD_SECONDS = 10.0
 
 _MOST_BYTES = 16 << 20
 """Largest file. An endless one, such as /dev/zero, counts as unreadable."""
+
+LARGEST_FILE = 256_000_000
+"""Largest text file, bytes; a plan of 1,000,000 partitions has 80 MB."""
+
+READ_SECONDS = 30.0
+"""How long a pipe may take until its end."""
+
+_DEEPEST = 20
+"""Deepest nesting of TOML. Our own files have 3 levels."""
+
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")
+"""A TOML key of so many parts that `tomllib` needs the square of their number."""
+
+_CHUNK = 1 << 20
+
+
+def read_text(path: str | Path, encoding: str = "utf-8-sig", seconds: float = READ_SECONDS) -> str:
+    """Return the content of a text file; line ends are `\\n`. Every text file that is read whole is read here.
+
+    Args:
+        path: a file, or a pipe whose writer may begin later.
+        encoding: utf-8-sig is UTF-8 with or without a byte order mark, which editors of Windows write.
+        seconds: how long a pipe may take, >= 0.
+
+    Raises:
+        OSError: the file cannot be read, has more than `LARGEST_FILE` bytes, or does not end in time.
+        ValueError: the content is not text of this encoding.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        content = _content(descriptor, str(path), seconds)
+    finally:
+        os.close(descriptor)
+    if encoding.startswith("utf-8") and content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError("it is UTF-16 text, as PowerShell writes it; save it as UTF-8")
+    return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _content(descriptor: int, path: str, seconds: float) -> bytes:
+    status, deadline = os.fstat(descriptor), time.monotonic() + seconds
+    if stat.S_ISREG(status.st_mode) and status.st_size > LARGEST_FILE:
+        raise _too_large(path)
+    poll, content = select.poll(), bytearray()
+    poll.register(descriptor, select.POLLIN)
+    while len(content) <= LARGEST_FILE:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left < 0 or not poll.poll(seconds_left * 1000):
+            raise OSError(errno.ETIMEDOUT, f"it did not end within {seconds:g} s", path)
+        try:
+            chunk = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            continue
+        if not chunk:
+            return bytes(content)
+        content += chunk
+    raise _too_large(path)
+
+
+def _too_large(path: str) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {LARGEST_FILE // 10**6} MB", path)
+
+
+def read_standard_input() -> str:
+    """Return the text of the standard input, for which a person or another program may take any time.
+
+    Raises:
+        OSError: it has more than `LARGEST_FILE` characters.
+    """
+    text = sys.stdin.read(LARGEST_FILE + 1)
+    if len(text) > LARGEST_FILE:
+        raise _too_large("the standard input")
+    return text.removeprefix("\ufeff")
+
+
+def read_toml(path: str | Path) -> tuple[dict[str, Any], str]:
+    """Return the tables of a TOML file, and its text.
+
+    Raises:
+        OSError: as for `read_text`.
+        ValueError: the file is not TOML, or is nested too deeply.
+    """
+    text = read_text(path)
+    if _LONG_KEY.search(text):
+        raise ValueError("a key has more than 100 parts")
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    values: list[Any] = [tables]
+    for _ in range(_DEEPEST):
+        values = [
+            inner
+            for value in values
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not values:
+            return tables, text
+    raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +348,7 @@ def _digest(path: str) -> str:
 
 
 def write_text(path: Path, text: str, mode: int | None = None) -> None:
-    """Write a file and replace its content, but not through a symbolic link.
+    """Write a file and replace its content, but not through a symbolic link. On a full disk the old content stays.
 
     In a directory that others may write to, such a link makes this user overwrite another file.
 
@@ -257,6 +360,22 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
     Raises:
         OSError: the file cannot be written, or is a symbolic link.
     """
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    if path.is_file() and mode is None:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise PermissionError  # a link is refused below, and a pipe is written to
+        _write(part, text, mode)
+        part.replace(path)
+    except PermissionError:  # this user may change the file, and not its directory
+        _write(path, text, mode)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _write(path: Path, text: str, mode: int | None) -> None:
     with open(path, "w", encoding="utf-8", opener=_without_links) as file:
         if mode is not None:
             os.fchmod(file.fileno(), mode)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from autothrottle.core.capacity.sizing import InstanceType
 from autothrottle.core.units import parse_quantity
 from autothrottle_client.errors import Invalid
+from autothrottle_client.files import read_text
 
 _COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "name": str.strip,
@@ -29,10 +30,10 @@ _COLUMNS: Mapping[str, Callable[[str], Any]] = {
 def read_instance_file(path: str) -> tuple[tuple[InstanceType, ...], tuple[str, ...]]:
     """Return the instance types of a file, and one sentence for each problem; with a problem no type counts."""
     try:
-        lines = Path(path).read_text("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
+        lines = csv.reader(read_text(path).splitlines())
+        rows = [(number, row) for number, row in enumerate(lines, 1) if row and not row[0].startswith("#")]
+    except (OSError, ValueError, csv.Error) as error:
         return (), (f"instances {path!r} cannot be read: {error}. Fix: name a CSV file",)
-    rows = [(number, row) for number, row in enumerate(csv.reader(lines), 1) if row and not row[0].startswith("#")]
     if not rows:
         return (), (f"{path} is empty. Fix: begin with the line {','.join(_COLUMNS)}",)
     header = [cell.strip().lower() for cell in rows[0][1]]
@@ -41,8 +42,8 @@ def read_instance_file(path: str) -> tuple[tuple[InstanceType, ...], tuple[str, 
         return (), (f"{where}: no column {', '.join(absent)}. Fix: begin with the line {columns}",)
     problems: list[str] = []
     instances = [_instance(f"{path}, line {number}", header, row, problems) for number, row in rows[1:]]
-    names = [instance.name for instance in instances if instance]
-    problems += [f"{path}: {name!r} is there twice. Fix: name each once" for name in {*names} if names.count(name) > 1]
+    names = Counter(instance.name for instance in instances if instance)
+    problems += [f"{path}: {name!r} is there twice. Fix: name each once" for name, count in names.items() if count > 1]
     if not instances:
         problems.append(f"{path} has no instance type. Fix: add a line for each")
     return tuple(instance for instance in instances if instance), tuple(problems)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from autothrottle.core.cluster.configs import validate_topic
 from autothrottle.core.records import RunningMove
 from autothrottle.core.units import MAX_INT32
 from autothrottle_client.errors import Invalid
@@ -39,6 +40,8 @@ _HEADINGS = {
     "Proposed partition reassignment configuration": "the new replicas",
 }
 """Headings that kafka-reassign-partitions.sh prints above each assignment -> what the assignment is."""
+
+_SHOWN_PARTS = 3
 
 _OBJECT = re.compile(r"^[ \t]*(\{)", re.MULTILINE)
 
@@ -186,11 +189,11 @@ def _part_to_keep(text: str) -> str:
             break
         if "partitions" in value:
             parts.append(_lines_of_part(text, match.start(1), end))
+            if len(parts) == _SHOWN_PARTS:
+                break
     if not parts:
         return ""
-    return (
-        f"it has other text of kafka-reassign-partitions.sh around the JSON; keep only {', or only '.join(parts[:3])}"
-    )
+    return f"it has other text of kafka-reassign-partitions.sh around the JSON; keep only {', or only '.join(parts)}"
 
 
 def _lines_of_part(text: str, start: int, end: int) -> str:
@@ -222,6 +225,10 @@ def _partition(where: str, row: Mapping[str, Any]) -> Partition:
     topic = row.get("topic")
     if not isinstance(topic, str) or not topic:
         raise Invalid(f"{where}.topic is {_shown(topic)}; it must be the name of a topic")
+    try:
+        validate_topic(topic)
+    except Invalid as error:
+        raise Invalid(f"{where}.topic: {error}") from None
     return topic, _integer(f"{where}.partition", row.get("partition"), MAX_INT32)
 
 

@@ -1,7 +1,8 @@
-"""The services in one process, for tests that call them over gRPC."""
+"""The services in one process, for tests that call them over gRPC, and the log levels of each test."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,17 @@ import pytest
 from autothrottle.adapters.memory import MemoryMetrics
 from tests.builders import eventually, load, mb
 from tests.in_process_services import BROKERS, InProcessServices
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Undo what a test does to log levels: a command's main() sets them, and later tests would see other lines."""
+    loggers = [logging.getLogger(name) for name in (None, "autothrottle", "autothrottle_client", "autothrottle_lab")]
+    levels, has_threads = [logger.level for logger in loggers], logging.logThreads
+    yield
+    logging.logThreads = has_threads
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def append_sample(directory: str, cluster: str, metrics: StorageMetrics, rates: 
         pq.write_table(pa.Table.from_pylist(rows, SCHEMA), partial, compression="zstd")
         os.replace(partial, path)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise Unavailable(f"history {directory!r} cannot be written: {error}. Fix: give a writable directory") from None
     return path
 

@@ -38,11 +38,11 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import Term
-from autothrottle.ports.services import ClusterSource
 from autothrottle.ports.state_store import Election, RequestQuotaStore
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.call_limits import RequestQuotas
+from autothrottle.runtime.child_processes import ChildProcesses
 from autothrottle.runtime.configuration import Configuration, StateStore
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.logs import log_samples
@@ -222,12 +222,12 @@ class Composition:
 
     def placement(self) -> Servicer:
         """The placement service, which any admin process serves: it has no state."""
-        from autothrottle.placement.servicer import PlacementServicer
+        from autothrottle.placement.processes import FIX, PlacementProcesses
 
-        cluster, metrics = self.cluster.source(), self.cluster.storage_metrics()
-        return _registration(PlacementServicer(cluster, metrics, self._pools, self._forecaster(cluster)))
+        processes = ChildProcesses("autothrottle.composition.placement_process", "plans", FIX)
+        return _registration(PlacementProcesses(self.configuration, processes, self._pools, self._forecaster()))
 
-    def _forecaster(self, cluster: ClusterSource) -> LimitForecaster | None:
+    def _forecaster(self) -> LimitForecaster | None:
         """Compute forecasts until the stack closes; None without a history."""
         history = self.configuration.history
         if not history:
@@ -239,7 +239,7 @@ class Composition:
         from autothrottle.placement.forecaster import LimitForecaster
 
         samples = partial(read_samples, history, self.configuration.cluster_name)
-        forecaster = LimitForecaster(samples, cluster, self._pools)
+        forecaster = LimitForecaster(samples, self.cluster.source(), self._pools)
         self._sample_sources.append(forecaster.samples)
         self._stack.callback(forecaster.close)
         forecaster.start()

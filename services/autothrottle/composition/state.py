@@ -46,6 +46,7 @@ from autothrottle.ports.state_store import (
 )
 from autothrottle.runtime.configuration import OPTIONS, Configuration
 from autothrottle.runtime.shutdown import SESSIONS, Shutdown
+from autothrottle_client.files import read_text, write_text
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -287,13 +288,11 @@ def copy_state(is_import: bool, file: Path, state: StateStores) -> StateCopy:
     """
     try:
         if is_import:
-            copy = parse_copy(file.read_text())
+            copy = parse_copy(read_text(file))
             state.import_copy(copy)
             return copy
         copy = state.export_copy()
-        part = file.with_name(f"{file.name}.part")
-        part.write_text(copy.encoded())
-        part.replace(file)  # an earlier copy stays until this one is whole
+        write_text(file, copy.encoded())
         return copy
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise Invalid(f"{file} cannot be {'read' if is_import else 'written'}: {error}") from None

@@ -135,7 +135,7 @@ LOGIN = Retry(
 DECISION_FILES = Retry(
     "Writing a file of the decision log",
     "The spool keeps the cycles, and a full disk or an outage of a store takes minutes",
-    first=30.0,
+    first=5.0,
 )
 ACCEPT = Retry(
     "Accepting HTTP connections while descriptors or memory are short",

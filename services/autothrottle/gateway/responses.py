@@ -52,7 +52,12 @@ def plain_text(status: int, *lines: str, headers: Mapping[str, str] | None = Non
 
 def document(status: int, value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response."""
-    return Response(json.dumps(value, ensure_ascii=False) + "\n", status, headers, "application/json")
+    return Response(json_text(value), status, headers, "application/json")
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """Return a JSON document on one line."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def failure(error: AutothrottleError) -> Response:

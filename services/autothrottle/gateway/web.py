@@ -24,7 +24,7 @@ from starlette.routing import Route
 from autothrottle.core.access import Role
 from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.gateway import legacy, page_files, rest
+from autothrottle.gateway import large_answers, legacy, page_files, rest
 from autothrottle.gateway.gate import LOGIN_PATH, Action, Answering, Gate, WrongTokenRefusal
 from autothrottle.gateway.live import LiveView
 from autothrottle.gateway.openapi import PAGE_POLICY, comments, openapi, page
@@ -261,7 +261,7 @@ def _rest(binding: rest.Binding, admin: AdminService, request: Request, body: by
     if_match = None if binding.verb == "GET" else request.headers.get("if-match")
     try:
         message = rest.request(binding, request.path_params, _parameters(request), body, if_match)
-        return document(200, *rest.response(_call(request, admin)(binding.method.name, message)))
+        return large_answers.answer(_call(request, admin)(binding.method.name, message))
     except AutothrottleError as error:
         return failure(error)
 

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from autothrottle.core.capacity.forecasts import HistorySample, LimitForecast, PoolsInUse, limit_forecasts
+from autothrottle.core.capacity.pools import Pools
 from autothrottle.core.capacity.sizing import UsableShares
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.exported_metrics import POOL_EXHAUSTION, MetricSample
 from autothrottle.core.retries import FORECAST
 from autothrottle.ports.services import ClusterSource
-from autothrottle.runtime.pools_file import FollowedPools, members_of
+from autothrottle.runtime.pools_file import PoolsText, members_of
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,15 @@ class TimedForecasts:
     """When they were computed, UTC."""
 
 
+class PoolsFile(Protocol):
+    """The pools of a file, and what is wrong with it since they were read."""
+
+    @property
+    def problem(self) -> str: ...
+
+    def current(self) -> tuple[Pools, PoolsText]: ...
+
+
 class LimitForecaster:
     """Computes forecasts in its own thread, from `start` to `close`. Thread-safe.
 
@@ -44,7 +55,7 @@ class LimitForecaster:
         self,
         samples: Callable[[], Iterable[HistorySample]],
         cluster: ClusterSource,
-        pools: FollowedPools | None,
+        pools: PoolsFile | None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Compute nothing yet.

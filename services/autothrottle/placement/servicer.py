@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import grpc
 
@@ -20,10 +21,10 @@ from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, St
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.texts import first_lines
-from autothrottle.placement.forecaster import LimitForecaster
+from autothrottle.placement.forecaster import PoolsFile, TimedForecasts
 from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
-from autothrottle.runtime.pools_file import FollowedPools, members_of
+from autothrottle.runtime.pools_file import members_of
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
@@ -41,6 +42,12 @@ from autothrottle.wire.common import with_known_fields
 from autothrottle.wire.placement import brokers_of_scope, plan_to_message, rebalance_options, rebuild_options
 
 _SHOWN_REFUSALS = 3
+
+
+class _Forecaster(Protocol):
+    """The last forecasts, see `LimitForecaster`."""
+
+    def last(self) -> TimedForecasts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,8 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self,
         cluster: ClusterSource,
         metrics: StorageMetricsSource,
-        pools: FollowedPools | None = None,
-        forecaster: LimitForecaster | None = None,
+        pools: PoolsFile | None = None,
+        forecaster: _Forecaster | None = None,
     ) -> None:
         """Answer from these sources; None: methods that need it answer with an error."""
         self._cluster, self._metrics, self.pools, self.forecaster = cluster, metrics, pools, forecaster
@@ -163,10 +170,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def GetForecast(
         self, request: placement_pb2.GetForecastRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetForecastResponse:
-        if self.forecaster is None:
-            raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
-        last = self.forecaster.last()
-        return forecasts_to_message(last.forecasts, last.time)
+        return forecast_message(self.forecaster)
 
     def _fetch_pools(
         self, context: grpc.ServicerContext, with_metrics: bool
@@ -224,6 +228,18 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 raise
             return cluster, str(error)
         return cluster.with_storage(metrics), "the storage metrics lack them"
+
+
+def forecast_message(forecaster: _Forecaster | None) -> placement_pb2.GetForecastResponse:
+    """Return the last forecasts.
+
+    Raises:
+        AutothrottleError: there are none.
+    """
+    if forecaster is None:
+        raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
+    last = forecaster.last()
+    return forecasts_to_message(last.forecasts, last.time)
 
 
 def _unmatched(field: str, patterns: Sequence[str], topics: Collection[str]) -> list[str]:

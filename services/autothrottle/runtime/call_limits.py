@@ -351,7 +351,7 @@ def _checked_answer(method: str, answer: Any) -> Any:
     Raises:
         LimitReached: it is too large.
     """
-    size = answer.ByteSize() if isinstance(answer, Message) else 0
+    size = answer.ByteSize() if isinstance(answer, Message) else len(answer) if isinstance(answer, bytes) else 0
     if size > MAX_ANSWER_BYTES:
         raise LimitReached(
             f"the answer to {method} has {size} bytes, more than the limit of {MAX_ANSWER_BYTES}. "

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from autothrottle.adapters.credentials import TlsFiles
 from autothrottle.adapters.zookeeper.security import OtherClients, SecurityFiles
 from autothrottle.core.access import CertificateRoles, parse_certificate_roles
-from autothrottle.core.cluster.snapshot import TOPIC_NAME
+from autothrottle.core.cluster.configs import TOPIC_NAME
 from autothrottle.core.operators.sources import Schedule, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy

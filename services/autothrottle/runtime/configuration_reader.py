@@ -31,6 +31,7 @@ from autothrottle.runtime.configuration import (
 )
 from autothrottle.runtime.option_kinds import Option, Refused, declared_options
 from autothrottle.runtime.sources import SUGGESTION, Flags, Given, Rank, from_environment, from_file
+from autothrottle_client.files import read_text
 from autothrottle_client.replicas import is_loopback, is_loopback_host
 
 T = TypeVar("T")
@@ -593,7 +594,7 @@ def _mode_for_all(path: str) -> str:
 def _read_key(path: str) -> tuple[str, str]:
     """Return (key, "") or ("", problem)."""
     try:
-        content = Path(path).read_text("utf-8").strip()
+        content = read_text(path).strip()
     except OSError as error:
         return "", f"cannot be read: {error.strerror}"
     except ValueError:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from autothrottle.core.capacity.pools import BrokerRule, Fault, Pool, PoolMembers, Pools, membership, pool_of_brokers
@@ -29,7 +28,7 @@ from autothrottle.core.units import parse_quantity
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.regular_expressions import compile_pattern
-from autothrottle_client.files import OLD_SECONDS, ReloadedFiles
+from autothrottle_client.files import OLD_SECONDS, ReloadedFiles, read_toml
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
@@ -56,8 +55,9 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _distinct(values: Sequence[Any]) -> Sequence[Any]:
-    if repeated := [value for number, value in enumerate(values) if value in values[:number]]:
-        raise Invalid(f"{repeated[0]!r} is there twice. Fix: remove one")
+    if len(set(values)) < len(values):
+        repeated = next(value for value, count in Counter(values).items() if count > 1)
+        raise Invalid(f"{repeated!r} is there twice. Fix: remove one")
     return values
 
 
@@ -201,11 +201,10 @@ def read_pools(path: str) -> tuple[Pools, PoolsText]:
         InvalidConfiguration: the file cannot be read, or values are invalid; it has one message for each problem.
     """
     try:
-        text = Path(path).read_text("utf-8-sig")
-        content = tomllib.loads(text)
+        content, text = read_toml(path)
     except OSError as error:
         raise InvalidConfiguration([f"{path} cannot be read: {error.strerror}. Fix: name a pools file"]) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidConfiguration([f"{path} is not TOML: {error}. Fix: correct it"]) from None
     source = PoolsText(path, text)
     problems = [
@@ -261,9 +260,9 @@ def _tables(tables: Any, kind: str, source: PoolsText, problems: list[str]) -> I
         yield name, values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PoolsText:
-    """The text of a pools file: where its keys are."""
+    """The text of a pools file: where its keys are. The class has no slots, so that `_lines` is computed once."""
 
     path: str
     text: str
@@ -278,18 +277,28 @@ class PoolsText:
 
     def _line(self, keys: Sequence[str]) -> int:
         """Return the first line of the longest prefix of the keys that the text has; 1: it has none."""
+        prefixes = (tuple(keys[:length]) for length in range(len(keys), 0, -1))
+        return next((self._lines[prefix] for prefix in prefixes if prefix in self._lines), 1)
+
+    @cached_property
+    def _lines(self) -> Mapping[tuple[str, ...], int]:
+        """Keys, and each of their prefixes -> the first line with them."""
         table: list[str] = []
-        prefixes = [(0, -1)]
+        lines: dict[tuple[str, ...], int] = {}
         for number, line in enumerate(self.text.splitlines(), 1):
-            if header := re.match(r"\s*\[\[?([^\[\]]+)\]", line):
+            key, equals, _ = line.partition("=")
+            if header := _HEADER.match(line):
                 path = table = _dotted(header[1])
-            elif key := re.match(r"\s*([^=#\[\]]+?)\s*=", line):
-                path = [*table, *_dotted(key[1])]
+            elif equals and key.strip() and not {*"#[]"} & {*key}:
+                path = [*table, *_dotted(key)]
             else:
                 continue
-            shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(path, keys, strict=False)))
-            prefixes.append((len(shared), -number))
-        return -max(prefixes)[1]
+            for length in range(1, len(path) + 1):
+                lines.setdefault(tuple(path[:length]), number)
+        return lines
+
+
+_HEADER = re.compile(r"\s*\[\[?([^\[\]]+)\]")
 
 
 def _dotted(text: str) -> list[str]:

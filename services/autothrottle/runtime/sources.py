@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.option_kinds import ENVIRONMENT_PREFIX, Option
+from autothrottle_client.files import read_toml
 from autothrottle_client.suggestions import hidden_key, option_fix
 
 
@@ -47,6 +46,16 @@ class Given:
 
 SUGGESTION = "did you mean "
 """Words before the name that a mistyped one probably means."""
+
+
+_KEY = re.compile(r"\[?([^\s=\]]+)\s*[=\]]")
+"""The beginning of a line that gives a key, or begins a table."""
+
+_SHOWN = 100
+"""How much of an unknown name a message shows, characters."""
+
+_MOST_SUGGESTIONS = 20
+"""Number of unknown names with a similar one. Each takes a millisecond, and a file may have thousands."""
 
 
 def by_any_name(options: Mapping[str, Option[Any]]) -> dict[str, Option[Any]]:
@@ -99,7 +108,8 @@ class Flags:
         spelling = next((long for long, option in self.options.items() if option.short == name), name)
         option = by_any_name(self.options).get(spelling)
         if option is None:
-            self.problems.append(_unknown(f"flag --{name}", name, "--", self.options))
+            similar = self.options if len(self.problems) < _MOST_SUGGESTIONS else {}
+            self.problems.append(_unknown(f"flag --{name[:_SHOWN]}", name, "--", similar))
             if text is None and words and not words[0].startswith("-"):
                 words.pop(0)  # the value of the unknown flag
             return
@@ -126,12 +136,12 @@ def from_environment(
     it may be a key.
     """
     given: dict[str, Given] = {}
-    warnings = []
+    warnings: list[str] = []
     for variable in sorted(v for v in environ if v.startswith(prefix)):
         name = variable.removeprefix(prefix).lower().replace("_", "-")
         option = by_any_name(options).get(name)
         if option is None or option.variable_of(name) != variable:
-            near = nearest(name, options)
+            near = nearest(name, options) if len(warnings) < _MOST_SUGGESTIONS else ""
             hint = f"; {SUGGESTION}{options[near].variable}?" if near else ""
             warnings.append(f"environment variable {variable} is unknown and ignored{hint}")
         elif environ[variable] and (name == option.name or option.name not in given):
@@ -147,11 +157,10 @@ def from_file(
     if config is None or not config.text:
         return {}, []
     try:
-        text = Path(config.text).read_text("utf-8-sig")
-        content = tomllib.loads(text)
+        content, text = read_toml(config.text)
     except OSError as error:
         reason, fix = error.strerror, "name a TOML file that this process can read"
-    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+    except ValueError as error:
         reason, fix = str(error), "correct the file"
     else:
         return _options_of(content, config.text, text.splitlines(), options)
@@ -162,15 +171,19 @@ def _options_of(
     content: Mapping[str, object], path: str, lines: Sequence[str], options: Mapping[str, Option[Any]]
 ) -> tuple[dict[str, Given], list[str]]:
     given: dict[str, Given] = {}
-    problems = []
+    problems: list[str] = []
+    numbers: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if match := _KEY.match(line):
+            numbers.setdefault(match[1], number)
+    by_name = by_any_name(options)
     for key, value in content.items():
-        number = next((n for n, line in enumerate(lines, 1) if re.match(rf"\[?{re.escape(key)}\s*[=\]]", line)), None)
-        shown = key if key in by_any_name(options) else hidden_key(key)
-        source = f"key {shown} of {path}" + (f", line {number}" if number else "")
+        shown = key[:_SHOWN] if key in by_name else hidden_key(key)
+        source = f"key {shown} of {path}" + (f", line {numbers[key]}" if key in numbers else "")
         if key == "config":
             problems.append(f"{source} is not allowed: a file cannot name another file. Fix: remove it")
-        elif (option := by_any_name(options).get(key)) is None:
-            problems.append(_unknown(source, key, "", options))
+        elif (option := by_name.get(key)) is None:
+            problems.append(_unknown(source, key, "", options if len(problems) < _MOST_SUGGESTIONS else {}))
         elif option.name in given:
             problems.append(f"{source} means the same as {given[option.name].source}. Fix: give one")
         else:

@@ -39,9 +39,9 @@ def give_way(niceness: int = NICENESS) -> None:
     a CPU weight, that weight counts.
 
     Args:
-        niceness: 1 to 19.
+        niceness: 1 to 19; a lower priority stays.
     """
-    os.nice(niceness)
+    os.nice(max(0, niceness - os.getpriority(os.PRIO_PROCESS, 0)))
     if os.getsid(0) != os.getpid():
         return  # the session may contain processes that must keep their priority
     for _ in range(_TRIES):

@@ -192,8 +192,13 @@ class ArrowFiles:
     def write_text(self, name: str, text: str) -> None:
         self._out_files.create_dir(self._out_root, recursive=True)
         place, hidden = f"{self._out_root}/{name}", f"{self._out_root}/.{name}.{uuid.uuid4().hex}"
-        with self._out_files.open_output_stream(hidden) as stream:
-            stream.write(text.encode())
+        try:
+            with self._out_files.open_output_stream(hidden) as stream:
+                stream.write(text.encode())
+        except BaseException:  # such as a full disk, on which each night would leave a file
+            with suppress(OSError):
+                self._out_files.delete_file(hidden)
+            raise
         # A local rename replaces a symbolic link and not its target.
         self._out_files.move(hidden, place)
 

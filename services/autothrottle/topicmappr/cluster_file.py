@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autothrottle.core.cluster.configs import MAX_BROKER_ID
+from autothrottle.core.cluster.configs import MAX_BROKER_ID, validate_topic
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, ordered
@@ -88,6 +88,10 @@ def _partition(number: int, value: Any) -> PartitionReplicas:
     topic = value.get("topic") if isinstance(value, dict) else None
     if not isinstance(topic, str) or not topic:
         raise Invalid(f"{where} of the cluster file has no topic")
+    try:
+        validate_topic(topic)
+    except Invalid as error:
+        raise Invalid(f"{where}.topic of the cluster file: {error}") from None
     replicas = value.get("replicas")
     if not isinstance(replicas, list) or not all(type(b) is int and -1 <= b <= MAX_BROKER_ID for b in replicas):
         raise Invalid(f"{where}.replicas is not a list of broker ids (-1: an offline replica)")

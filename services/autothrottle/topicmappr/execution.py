@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import PartitionMap, without_no_ops
@@ -13,6 +12,7 @@ from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
 from autothrottle.topicmappr.options import OutputOptions, PlanningOptions
 from autothrottle_client.admin import AdminClient
+from autothrottle_client.files import read_text
 from autothrottle_client.texts import estimate_line
 from autothrottle_client.tls import Tls
 
@@ -79,6 +79,6 @@ def _token(options: OutputOptions) -> str:
     if not options.token_file:
         return ""
     try:
-        return Path(options.token_file).read_text("utf-8").strip()
+        return read_text(options.token_file).strip()
     except (OSError, ValueError) as error:
         raise Invalid(f"token-file {options.token_file!r} cannot be read: {error}; name a file with a token") from None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.cluster.configs import validate_topic
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import PartitionMap
 from autothrottle_client.files import write_text
 from autothrottle_client.placement import format_targets
@@ -28,15 +29,22 @@ def map_files(maps: Sequence[PartitionMap], out_file: str) -> tuple[MapFile, ...
     """Return the files of a plan: of each map, the combined one if named, then one per topic.
 
     Several maps have the suffixes -phase0, -phase1 and so on, in the order of their execution.
+
+    Raises:
+        Invalid: a topic has no valid name, which would be a path, or `out_file` is another file's name.
     """
-    files = []
+    files: dict[str, MapFile] = {}
     for number, partitions in enumerate(maps):
         suffix = f"-phase{number}" if len(maps) > 1 else ""
+        of_map = []
         if out_file and partitions:
-            files.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
+            of_map.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
         for topic, rows in groupby(partitions, lambda partition: partition.topic):
-            files.append(MapFile(f"{topic}{suffix}.json", tuple(rows)))
-    return tuple(files)
+            of_map.append(MapFile(f"{validate_topic(topic)}{suffix}.json", tuple(rows)))
+        for file in of_map:
+            if files.setdefault(file.name, file).partitions != file.partitions:
+                raise Invalid(f"{file.name} is the combined map and the map of a topic; give another --out-file")
+    return tuple(files.values())
 
 
 def write_files(directory: str, files: Sequence[MapFile]) -> None:

@@ -38,6 +38,7 @@ from autothrottle.topicmappr.options import (
     PoolsOptions,
     TagOptions,
 )
+from autothrottle_client.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -325,10 +326,12 @@ def _require_default_server(servers: Sequence[str]) -> None:
 
 def _file_text(path: str) -> str:
     try:
-        return Path(path).read_text("utf-8")
+        return read_text(path)
     except OSError as error:
         raise Invalid(
             f"cluster-file {path!r} cannot be read: {error.strerror}; name a file of `topicmappr export`"
         ) from None
-    except ValueError:
-        raise Invalid(f"cluster-file {path!r} is not a text file; name a file of `topicmappr export`") from None
+    except ValueError as error:
+        raise Invalid(
+            f"cluster-file {path!r} is not a text file: {error}; name a file of `topicmappr export`"
+        ) from None

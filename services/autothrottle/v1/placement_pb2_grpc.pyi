@@ -30,7 +30,9 @@ class PlacementServiceStub:
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds.
+    which takes seconds. Each call except GetForecast is answered by a process of its own, with a low priority and at most
+    1 GB of memory. Two run at a time, and further calls wait: UNAVAILABLE at their deadline, INVALID_ARGUMENT if a plan
+    needs more memory. Plans need the role operator because of this cost.
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
@@ -65,7 +67,9 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds.
+    which takes seconds. Each call except GetForecast is answered by a process of its own, with a low priority and at most
+    1 GB of memory. Two run at a time, and further calls wait: UNAVAILABLE at their deadline, INVALID_ARGUMENT if a plan
+    needs more memory. Plans need the role operator because of this cost.
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
@@ -96,7 +100,9 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds.
+    which takes seconds. Each call except GetForecast is answered by a process of its own, with a low priority and at most
+    1 GB of memory. Two run at a time, and further calls wait: UNAVAILABLE at their deadline, INVALID_ARGUMENT if a plan
+    needs more memory. Plans need the role operator because of this cost.
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;

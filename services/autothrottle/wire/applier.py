@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from autothrottle.core.cluster.configs import (
     THROTTLE_KEYS,
+    TOPIC_NAME,
     ConfigResource,
     LedgerEntry,
     LedgerKey,
@@ -16,14 +17,12 @@ from autothrottle.core.cluster.configs import (
     is_released_intent,
     validate_broker_id,
 )
-from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import QuotaKey, entity_of_path, validate_entity
 from autothrottle.core.throttles.changes import Change
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 
-# Kafka's rule for topic names; `validate_broker_id` checks the range of ids.
 _WRITABLE_KEYS = THROTTLE_KEYS | set(QuotaKey)
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 """Largest request that the applier accepts."""
@@ -44,6 +43,7 @@ _TOO_LARGE = (
     "Fix: reassign fewer partitions of the topic at once"
 )
 
+# `validate_broker_id` checks the range of ids.
 _RESOURCE = re.compile(rf"brokers/(0|[1-9][0-9]{{0,9}})|topics/{TOPIC_NAME}")
 
 

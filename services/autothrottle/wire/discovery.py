@@ -18,6 +18,7 @@ from autothrottle.core.cluster.configs import (
     FetchSettings,
     ResourceType,
     validate_broker_id,
+    validate_topic,
 )
 from autothrottle.core.cluster.flows import (
     CopiedMark,
@@ -598,11 +599,11 @@ def log_sizes_request_from_message(request: discovery_pb2.GetLogSizesRequest) ->
     """Return the logs to read: broker id -> topic -> partitions.
 
     Raises:
-        Invalid: a number is out of range.
+        Invalid: a number is out of range, or a name is not that of a topic.
     """
     validate_brokers([broker.broker_id for broker in request.brokers])
     return {
-        broker.broker_id: {rows.topic: tuple(rows.partitions) for rows in broker.partitions}
+        broker.broker_id: {validate_topic(rows.topic): tuple(rows.partitions) for rows in broker.partitions}
         for broker in request.brokers
     }
 
@@ -623,10 +624,10 @@ def validate_topics(topics: Collection[str]) -> tuple[str, ...]:
     """Return the names of topics.
 
     Raises:
-        Invalid: there are too many.
+        Invalid: there are too many, or a name is not that of a topic.
     """
     validate_count(len(topics), _MAX_TOPICS, "topics")
-    return tuple(topics)
+    return tuple(validate_topic(topic) for topic in topics)
 
 
 def log_sizes_to_messages(sizes: LogSizes) -> Iterator[discovery_pb2.GetLogSizesResponse]:

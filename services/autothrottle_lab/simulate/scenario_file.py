@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +18,7 @@ from autothrottle.core.cluster.configs import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
 from autothrottle.core.units import MEGABYTE
+from autothrottle_client.files import read_toml
 from autothrottle_lab.simulate.virtual_time import (
     BEGIN,
     EventKind,
@@ -129,10 +129,10 @@ def read_scenario(path: Path) -> ScenarioFile:
         Invalid: the file cannot be read, or a key or value is invalid; the message has value, range and fix.
     """
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = read_toml(path)[0]
     except OSError as error:
         raise Invalid(f"scenario {str(path)!r} cannot be read: {error.strerror}. Fix: name a TOML file") from None
-    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+    except ValueError as error:
         raise Invalid(f"scenario {str(path)!r} is not valid TOML: {error}. Fix: correct the file") from None
     top = _Table(content, path.name, _KEYS)
     brokers = _brokers(top)

@@ -76,6 +76,9 @@ _SET_ASIDE = "set-aside.txt"
 _LOG_EVERY = 1000
 """Of equal problems, the first and every 1000th are logged."""
 
+_MOST_UNKEPT = 100
+"""Number of records in a row that only the log keeps, so that an hour with a full disk does not fill the log, too."""
+
 _SHOWN_CHARACTERS = 2_000
 """How much of the records a log line shows."""
 
@@ -134,7 +137,7 @@ class DecisionLog:
         local = Path(self._uri.removeprefix("file://")).absolute() if self._is_local else None
         self._directory = _spool_directory(spool, local)
         self._limits, self._free_space = limits or LogLimits(), free_space
-        self._disk_is_full = False
+        self._disk_is_full = self._disk_fails = self._files_fail = False
         self._packer = CyclePacker()
         self._waiting: queue.Queue[
             tuple[Sequence[DecisionRecord], Sequence[ReassignmentRecord], LoggedCycle | None] | None
@@ -151,6 +154,8 @@ class DecisionLog:
         """Number of cycles on disk, in a spool or a file, without the records that were set aside."""
         self.set_aside = 0
         """Number of records that have no place in a spool."""
+        self._unkept = 0
+        """How many of the last ones have no place beside the spools, either."""
         self.errors = 0
         """Number of unexpected errors in the background thread, without those of single records."""
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
@@ -234,12 +239,23 @@ class DecisionLog:
             try:
                 self._append(kind, records)
             except (OSError, pa.ArrowException) as error:
-                self._drop(f"the spool in {self._directory} cannot be written: {error}")
+                self.dropped += 1
+                if not self._disk_fails:
+                    self._disk_fails = True
+                    log.warning(
+                        "The decision log stops: the spool in %s cannot be written: %s. Cycles are dropped until it "
+                        "can; free some space, or repair the disk",
+                        self._directory,
+                        error,
+                    )
                 return self._end_all_spools()
             except Exception as error:
                 self._put_aside(kind, records, error)
                 self._end_all_spools()
         self.written += 1
+        if self._disk_fails:
+            self._disk_fails = False
+            log.warning("The decision log resumes: %d cycles were dropped so far", self.dropped)
 
     def _packed(self, cycle: LoggedCycle) -> Sequence[CycleRecord]:
         """Pack a cycle; if that fails, its decisions are logged nevertheless, and the next record is whole."""
@@ -320,7 +336,9 @@ class DecisionLog:
         except OSError as failure:
             has_room, fate = False, f"{path} cannot be written ({failure}), so they are only here"
         old_count, self.set_aside = self.set_aside, self.set_aside + len(records)
-        if not has_room or old_count // _LOG_EVERY != self.set_aside // _LOG_EVERY or not old_count:
+        self._unkept = 0 if has_room else self._unkept + 1
+        is_shown = 0 < self._unkept <= _MOST_UNKEPT
+        if is_shown or old_count // _LOG_EVERY != self.set_aside // _LOG_EVERY or not old_count:
             log.warning(
                 "The decision log cannot store %d records of kind %s (%d so far): %r; %s: %s",
                 len(records),
@@ -354,9 +372,13 @@ class DecisionLog:
 
     def _end(self, kind: str) -> None:
         spool = self._spools.pop(kind)
-        self._stale.append(spool.path)
         with suppress(Exception):  # whole batches are readable without an end marker
             spool.close()
+        if spool.rows:
+            self._stale.append(spool.path)
+            return
+        with suppress(OSError):  # nothing was written: while the disk is full, each cycle would leave a file
+            spool.path.unlink()
 
     def _roll_stale(self) -> None:
         if not self._stale or time.monotonic() < self._retry_at:
@@ -370,7 +392,12 @@ class DecisionLog:
                     log.warning("%s is not a spool and is skipped: %s", path, error)
                     continue
                 wait = DECISION_FILES.first
-                log.warning("The decision log cannot be written to %s: %s. Retrying in %g s", self._uri, error, wait)
+                if not self._files_fail:
+                    self._files_fail = True
+                    text = (
+                        "The decision log cannot be written to %s: %s. Retrying every %g s; the spool keeps the cycles"
+                    )
+                    log.warning(text, self._uri, error, wait)
                 self._stale = stale[index:]
                 self._retry_at = time.monotonic() + wait
                 return
@@ -380,6 +407,9 @@ class DecisionLog:
                 log.exception("The spool %s cannot be rolled; it is kept as %s. Rename it to try again", path, failed)
                 with suppress(OSError):
                     path.rename(failed)
+        if self._files_fail:
+            self._files_fail = False
+            log.warning("The decision log is written to %s again", self._uri)
 
     def _roll(self, path: Path) -> None:
         """Write a spool as a Parquet file, and remove the spool."""
@@ -415,11 +445,16 @@ class DecisionLog:
         directory.mkdir(parents=True, exist_ok=True)
         hidden = directory / f".{name}.{os.getpid()}.tmp"
         hidden.unlink(missing_ok=True)
-        with hidden.open("xb") as file:  # exclusive: not through a link of another user
-            _write_parquet(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(directory / name)
+        try:
+            with hidden.open("xb") as file:  # exclusive: not through a link of another user
+                _write_parquet(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(directory / name)
+        except BaseException:
+            with suppress(OSError):
+                hidden.unlink(missing_ok=True)
+            raise
         sync(directory)
 
     def _sweep(self, retention: timedelta) -> None:
@@ -451,9 +486,16 @@ class _Spool:
         # Renamed after it is locked: a spool with its final name and without a lock is abandoned.
         unnamed = path.with_suffix(".new")
         self._file: BinaryIO = os.fdopen(_private(str(unnamed), os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        unnamed.rename(path)
-        self._writer = pa.ipc.new_stream(self._file, schema)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            unnamed.rename(path)
+            self._writer = pa.ipc.new_stream(self._file, schema)
+        except BaseException:
+            with suppress(OSError):
+                self._file.close()
+            for left_over in (unnamed, path):
+                left_over.unlink(missing_ok=True)
+            raise
 
     def append(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from autothrottle.adapters.kafka_admin.backoff import Backoff
@@ -22,6 +21,7 @@ from autothrottle.adapters.kafka_admin.java_properties import parse_properties, 
 from autothrottle.adapters.kafka_admin.key_stores import certificate_expiries, tls_context, truststore_fault
 from autothrottle.adapters.kafka_admin.sasl import CLASSES, sasl_options
 from autothrottle.core.errors import Invalid
+from autothrottle_client.files import read_text
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -101,7 +101,7 @@ def read_client_properties(path: str) -> Mapping[str, str]:
         Invalid: it cannot be read, or is not a properties file.
     """
     try:
-        return parse_properties(Path(path).read_text("latin-1"))  # as Java reads it
+        return parse_properties(read_text(path, "latin-1"))  # as Java reads it
     except OSError as error:
         problem, fix = f"cannot be read: {error.strerror}", "name a readable file"
     except ValueError as error:

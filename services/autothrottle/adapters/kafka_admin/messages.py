@@ -21,8 +21,8 @@ from autothrottle.adapters.kafka_admin.values import (
     PartitionMetadata,
     PartitionReassignment,
 )
-from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
-from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, TopicPartition
+from autothrottle.core.cluster.configs import MAX_VALUE_BYTES, TOPIC_NAME
+from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition
 from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.keys import (
     DEFAULT,

@@ -25,7 +25,7 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import broker_id_of
+from autothrottle.core.cluster.configs import broker_id_of, validate_topic
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
@@ -55,7 +55,7 @@ class ZooKeeperClusterSource:
             topics = self._nodes(self._kafka.topics, deadline)
             deleting = self._children(self._kafka.topics_to_delete, deadline)
             requested = read_nodes(self._client, [self._kafka.reassign_partitions], deadline)[0]
-        nodes, problems = _parsed(topics, lambda name: parse_topic(topics[name]), self._kafka.topic)
+        nodes, problems = _parsed(topics, lambda name: parse_topic(topics[validate_topic(name)]), self._kafka.topic)
         targets = dict(running_targets(nodes))
         path, submitted = self._kafka.reassign_partitions, requested[0] if requested else None
         requests, unreadable = _parsed(

@@ -57,11 +57,23 @@ def parse_copy(content: str) -> StateCopy:
         records = [(time_of(r["time"]), integer(r["version"], INT64), text(r["text"])) for r in value["audit"]]
         return StateCopy(
             fence=integer(value["fence"], INT64),
-            nodes={text(path): text(node) for path, node in value["nodes"].items()},
+            nodes={_path(text(path)): text(node) for path, node in value["nodes"].items()},
             audit=[AuditText(*record) for record in records],
         )
     except FIELD_ERRORS as error:
         raise Invalid(f"the file is not a copy of our state: {field_error(error)}. Fix: export it again") from None
+
+
+def _path(path: str) -> str:
+    """Return the path of a node below our root.
+
+    Raises:
+        ValueError: it leads elsewhere, or no store takes it.
+    """
+    parts = path.split("/")
+    if not all(parts) or not path.isprintable() or {".", ".."} & {*parts}:
+        raise ValueError(f"{path[:60]!r} is not the path of a node")
+    return path
 
 
 def is_copied(own: OwnPaths, path: str) -> bool:

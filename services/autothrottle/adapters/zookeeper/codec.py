@@ -23,6 +23,7 @@ from autothrottle.core.cluster.configs import (
     BROKER_IDS,
     MAX_BROKER_ID,
     REPLICAS_KEYS,
+    TOPIC_NAME,
     ConfigResource,
     LedgerEntry,
     LedgerKey,
@@ -32,7 +33,7 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
     texts_of,
 )
-from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME
+from autothrottle.core.cluster.snapshot import NO_LEADER
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
 from autothrottle.core.operators.sources import StoredOverride

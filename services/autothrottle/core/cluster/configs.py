@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.open_enum import OpenEnum
@@ -368,6 +369,28 @@ def validate_broker_id(broker_id: int, whose: str = "") -> int:
     if not 0 <= broker_id <= MAX_BROKER_ID:  # not `in`: a range walks all its numbers to find a float
         raise Invalid(f"broker id {broker_id}{whose} is outside of 0..{MAX_BROKER_ID}; give a broker's id")
     return broker_id
+
+
+TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
+"""Kafka's rule for topic names, as a regular expression to be matched against the whole text."""
+
+_TOPIC = re.compile(TOPIC_NAME)
+
+
+@lru_cache(maxsize=10_000)
+def validate_topic(topic: str) -> str:
+    """Return the name of a topic. Names become paths of znodes and of files, so each door checks them.
+
+    Raises:
+        Invalid: it breaks Kafka's rule for names.
+    """
+    if not _TOPIC.fullmatch(topic):
+        text = f"{topic[:60]!r}{'...' if len(topic) > 60 else ''}"
+        raise Invalid(
+            f"{text} is not the name of a topic; give 1 to 249 letters, digits, '.', '_' and '-', and neither '.' nor "
+            "'..'"
+        )
+    return topic
 
 
 DEFAULT_RESPONSE_BYTES = 10_485_760

@@ -30,9 +30,6 @@ from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides
 from autothrottle.core.texts import excerpt
 from autothrottle.core.units import BytesPerSecond
 
-TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
-"""Kafka's rule for topic names, as a regular expression to be matched against the whole text."""
-
 NO_LEADER = -1
 """Kafka's leader id for an offline partition."""
 

@@ -15,8 +15,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas, validate_broker_id
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment, named
+from autothrottle.core.cluster.configs import (
+    WILDCARD,
+    ConfigResource,
+    ReplicaRole,
+    parse_replicas,
+    validate_broker_id,
+    validate_topic,
+)
+from autothrottle.core.cluster.snapshot import (
+    Assignment,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+    named,
+)
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.plan_refusals import PERMISSIVE, PlanCluster, RefusalKind, refusal_error, refusals
 from autothrottle.core.texts import excerpt
@@ -99,6 +112,7 @@ def _add_partition(rows: dict[TopicPartition, tuple[int, ...]], row: TopicPartit
         raise Invalid(f"more than {at_most} partitions are named; name 1 to {at_most} at a time")
     if not row[0]:
         raise Invalid(f"partition {row[1]} has no topic; name it")
+    validate_topic(row[0])
     if not 0 <= row[1] <= MAX_PARTITION:
         raise Invalid(f"partition {row[1]} of topic {row[0]!r} is outside of 0..{MAX_PARTITION}; give its number")
     rows[row] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
@@ -52,10 +53,17 @@ def fill_by_count(table: ReplicaTable, free: list[int], *, largest_first: bool =
             _CountFill(table, position, pairs, free).fill(order)
 
 
-def shared_pairs(table: ReplicaTable) -> list[int]:
-    """Return the number of partitions that brokers share, at `broker * count + other`."""
+SharedPairs = list[int] | Counter[int]
+"""The number of partitions that brokers share, at `broker * count + other`."""
+
+_MOST_LISTED = 2_000
+"""Brokers up to which all their pairs are in a list, which is faster than a counter and takes up to 32 MB."""
+
+
+def shared_pairs(table: ReplicaTable) -> SharedPairs:
+    """Return the number of partitions that brokers share."""
     count = table.count
-    pairs = [0] * (count * count)
+    pairs: SharedPairs = [0] * (count * count) if count <= _MOST_LISTED else Counter()
     for replicas in table.sets:
         for broker in replicas:
             if broker != HOLE:
@@ -68,7 +76,7 @@ def shared_pairs(table: ReplicaTable) -> list[int]:
 class _CountFill:
     """Fills one position. A tier holds the brokers of a group with the lowest load that have not been chosen since."""
 
-    def __init__(self, table: ReplicaTable, position: int, pairs: list[int], free: list[int]) -> None:
+    def __init__(self, table: ReplicaTable, position: int, pairs: SharedPairs, free: list[int]) -> None:
         self._table = table
         self._free = free
         self._position = position

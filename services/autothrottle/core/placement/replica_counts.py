@@ -5,6 +5,7 @@ Each broker also shares partitions with more other brokers, by swaps of replicas
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean
@@ -247,8 +248,10 @@ def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
 
     for replicas in moved * _SWEEPS:
         for broker in sorted(range(table.count), key=lambda each: sharing.degrees[each]):
+            if not replicas[broker]:
+                continue
             others = [(source, each) for source, items in enumerate(replicas) if source != broker for each in items]
-            for source, partition in others if replicas[broker] else ():
+            for source, partition in others:
                 if sharing.joined(partition, source, broker) and table.fits(partition, source, broker):
                     other = next((each for each in replicas[broker] if swapped(partition, source, each, broker)), None)
                     if other is not None:
@@ -302,8 +305,9 @@ class _Sharing:
     def __init__(self, table: ReplicaTable) -> None:
         self._table = table
         self._pairs = pairs = shared_pairs(table)
-        count = table.count
-        self.degrees = [sum(pairs[row + other] > 0 for other in range(count)) for row in range(0, count * count, count)]
+        self.degrees = [0] * table.count
+        for pair, shared in pairs.items() if isinstance(pairs, Counter) else enumerate(pairs):
+            self.degrees[pair // table.count] += shared > 0
         self._lacking = 0
         """Sum of the squares of (brokers - degree), minus its first value; lower is better."""
 

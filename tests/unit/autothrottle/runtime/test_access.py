@@ -62,11 +62,6 @@ VIEWER = {
         "ServerReflectionInfo",
     ),
     *(
-        "Rebuild",
-        "Rebalance",
-        "Scale",
-        "Decommission",
-        "PlanPools",
         "GetPoolStatus",
         "GetCapacity",
         "GetForecast",
@@ -80,6 +75,11 @@ OPERATOR = {
     *("SetOverride", "RemoveOverride", "RequestCycle", "SubmitReassignment", "CancelReassignment"),
     *("StartCatchUp", "StopCatchUp", "Pause", "Resume", "SetRequestQuota", "RemoveRequestQuota"),
     *("SetQuota", "RemoveQuota", "SetYieldRule", "RemoveYieldRule"),
+    "Rebuild",
+    "Rebalance",
+    "Scale",
+    "Decommission",
+    "PlanPools",
 }
 """Names of the methods that a viewer and an operator may call; only services may call the others."""
 
@@ -118,7 +118,8 @@ def needed(path: str) -> Role:
     service, _, name = path.rpartition("/")
     if name in VIEWER:
         return Role.VIEWER
-    return Role.OPERATOR if name in OPERATOR and service.endswith(("AdminService", "QuotaService")) else Role.SERVICE
+    of_operators = name in OPERATOR and service.endswith(("AdminService", "PlacementService", "QuotaService"))
+    return Role.OPERATOR if of_operators else Role.SERVICE
 
 
 class Refusing:

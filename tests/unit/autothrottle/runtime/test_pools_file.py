@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
 
 from autothrottle.__main__ import main
-from autothrottle.runtime.pools_file import FollowedPools
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.pools_file import FollowedPools, read_pools
+from autothrottle.runtime.sources import Given, Rank, from_file
 
 POOLS = """
 [pools.orders]
@@ -68,3 +71,22 @@ def test_a_faulty_file_at_the_start_is_a_problem_of_the_configuration(
     path.write_text('[pools.a]\ntopics = ["a"]\n')
     assert main(("admin", "--pools", str(path))) == 2
     assert "line 1, pools.a: brokers is absent" in capsys.readouterr().err
+
+
+def test_many_brokers_and_unknown_keys_take_linear_time(tmp_path: Path) -> None:
+    """40,000 brokers in one pool took 5.6 s, and 4,000 unknown keys 6 s: both grew with the square of their number."""
+    path = tmp_path / "pools.toml"
+    ids = ",".join(map(str, range(40_000)))
+    unknown = "\n".join(f"key{number} = 1" for number in range(4_000))
+    path.write_text(f'[pools.a]\ntopics = ["x"]\nbrokers = [{ids}]\n{unknown}\nx = """\n{" " * 200_000}"""\n')
+    begin = time.process_time()
+    with pytest.raises(InvalidConfiguration) as error:
+        read_pools(str(path))
+    assert error.value.problems[3_999].startswith(f"{path}, line 4003, pools.a.key3999: unknown. Fix: one of topics, ")
+    path.write_text(f'[pools.a]\ntopics = ["x"]\nbrokers = [{ids}, 7]\n')
+    with pytest.raises(InvalidConfiguration, match="7 is there twice"):
+        read_pools(str(path))
+    path.write_text(unknown)
+    problems = from_file(Given(str(path), "flag", Rank.FLAG))[1]
+    assert len(problems) == 4_000 and f"key key3999 of {path}, line 4000 is unknown" in problems[-1]
+    assert time.process_time() - begin < 3

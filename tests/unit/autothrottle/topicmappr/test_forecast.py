@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from autothrottle.adapters.storage_history import SCHEMA, append_sample, read_samples
-from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.ports.services import PlacementCluster, StorageMetrics
@@ -153,3 +155,13 @@ def test_a_short_history_says_what_it_lacks(tmp_path: Path, capsys: pytest.Captu
     assert "1 days are measured, and a trend needs 14" in capsys.readouterr().out
     assert main(("forecast",)) == 1
     assert "history is not given" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_no_part_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, destination: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(Unavailable, match=r"cannot be written: .*No space left on device"):
+        append_sample(str(tmp_path), "main", StorageMetrics({("t", 0): 1}), {})
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

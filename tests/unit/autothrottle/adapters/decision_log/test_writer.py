@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import random
 import resource
@@ -9,11 +11,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
+from operator import le
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -394,9 +399,121 @@ def test_nothing_is_written_while_the_disk_is_almost_full(tmp_path: Path, caplog
         log.append(cycles[3], [])
     assert rows(files(tmp_path)) == [asdict(record) for record in (*cycles[0], *cycles[2])]
     assert log.dropped == 4
-    lines = [line.split(":")[0] for line in caplog.messages]
-    assert lines == ["The decision log stops", "The decision log resumes", "The decision log stops"]
-    assert "3 cycles were dropped so far" in caplog.messages[1]
+    lines = lines_of(caplog, log)
+    assert [line.split(":")[0] for line in lines] == [
+        "The decision log stops",
+        "The decision log resumes",
+        "The decision log stops",
+    ]
+    assert "3 cycles were dropped so far" in lines[1]
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, log: DecisionLog) -> list[str]:
+    """Return the lines of the thread of a log alone: other tests lower log levels, or leave a log running."""
+    return [record.getMessage() for record in caplog.records if record.thread == log._thread.ident]
+
+
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch, shortage: str, is_full: list[bool]) -> Iterator[None]:
+    """Let files of the log fail while the disk is full: at their sync, at their creation, or within a batch."""
+    sync, private, append = os.fsync, writer._private, writer._Spool.append
+
+    def refuse(is_concerned: bool) -> None:
+        if is_full[0] and is_concerned:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def synced(descriptor: int) -> None:
+        refuse(shortage == "blocks")
+        sync(descriptor)
+
+    def opened(path: str, flags: int) -> int:
+        refuse(shortage == "inodes" and bool(flags & os.O_CREAT))
+        return private(path, flags)
+
+    def appended(spool: writer._Spool, batch: pa.RecordBatch) -> None:
+        if is_full[0] and shortage == "quota":
+            spool._file.write(b"\xff\xff\xff\xff half of a batch")
+            spool._file.flush()
+        refuse(shortage == "quota")
+        append(spool, batch)
+
+    def written(table: pa.Table, stream: Any) -> None:
+        refuse(True)
+        write(table, stream)
+
+    write = writer._write_parquet
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", synced)
+        patch.setattr(writer, "_private", opened)
+        patch.setattr(writer._Spool, "append", appended)
+        patch.setattr(writer, "_write_parquet", written)
+        yield
+
+
+@pytest.mark.parametrize("shortage", ["blocks", "inodes", "quota"])
+def test_an_hour_with_a_full_disk_leaves_nothing_behind(
+    shortage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each cycle left an empty spool, and a line followed every 30 s, while the disk could not be measured.
+
+    The hour is virtual: 300 cycles, one each 12 s. What comes before and after it is in the log.
+    """
+    caplog.set_level(logging.INFO, writer.__name__)
+    source, clock, is_full = logged_records(), [time.monotonic()], [False]
+    virtual = SimpleNamespace(monotonic=lambda: clock[0], time_ns=time.time_ns)
+    limits = LogLimits(rows=2, patience=timedelta(seconds=60))
+    with (
+        full_disk(monkeypatch, shortage, is_full),
+        closing(DecisionLog(str(tmp_path), limits=limits, free_space=lambda _: 1 // 0)) as log,
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(writer, "time", virtual)
+
+        def cycle(count: int, seconds: float = 12) -> None:
+            expected = log.written + log.dropped + count
+            for _ in range(count):
+                clock[0] += 3
+                log.append(of_cycle(source, 2)[0], [])
+                eventually(lambda: log._waiting.qsize() < 200)
+            eventually(lambda: log.written + log.dropped >= expected)
+            eventually(log._waiting.empty)
+
+        cycle(1)
+        is_full[0] = True
+        cycle(20)
+        most = (*_resources(tmp_path), len(log._stale))
+        lines = len(lines_of(caplog, log))
+        cycle(280)
+        eventually(lambda: all(map(le, (*_resources(tmp_path), len(log._stale)), most)))
+        assert len(lines_of(caplog, log)) == lines
+        is_full[0] = False
+        written, dropped = log.written, log.dropped
+        cycle(3, 3)  # 9 s
+        assert log.written >= written + 3 and log.dropped == dropped
+        eventually(lambda: not log._stale)
+    assert log.errors == 0
+    resumed = [line for line in lines_of(caplog, log) if "resumes" in line or "again" in line]
+    assert 1 <= len(resumed) <= 2
+    assert len(rows(files(tmp_path))) >= 4 * 2
+
+
+def test_records_that_only_the_log_keeps_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Beside a full disk, each record without a place was a line of 2,000 characters, for as long as it lasted."""
+    bad = replace(of_cycle(logged_records(), 1)[0][0], standing=2**63)
+    with closing(opened(tmp_path, limits=LogLimits(max_set_aside_bytes=0))) as log:
+        for _ in range(150):
+            log.append([bad], [])
+    assert log.set_aside == 150
+    assert len(lines_of(caplog, log)) == 100
+
+
+def _resources(directory: Path) -> tuple[int, int, int]:
+    """Return the numbers of files, of their descriptors, and of threads."""
+    descriptors = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            descriptors += os.readlink(link).startswith(str(directory))
+    return len(list(directory.rglob("*"))), descriptors, threading.active_count()
 
 
 def test_unknown_free_space_does_not_stop_the_log(tmp_path: Path) -> None:

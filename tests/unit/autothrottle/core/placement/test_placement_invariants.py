@@ -6,11 +6,12 @@ from dataclasses import replace
 from itertools import combinations
 from math import sqrt
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.partition_map import PartitionReplicas, ordered
+from autothrottle.core.placement.brokers import PlacementBroker, select_brokers
+from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, ordered
 from autothrottle.core.placement.plan import (
     Optimization,
     PlacementPlan,
@@ -227,3 +228,17 @@ def test_chunks_end_at_the_plan(cluster: Cluster, size: int) -> None:
     if not plan.warnings:
         steps = chunks(plan.old_map, plan.new_map, size)
         assert not steps or steps[-1] == plan.new_map
+
+
+def test_counted_pairs_place_as_listed_pairs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pairs of 40,000 brokers were a list of 12.8 GB. Beyond 2,000 brokers they are counted, with equal plans."""
+    old = tuple(PartitionReplicas("t", n, (n % 9, (n * 5 + 1) % 9 + 9, n * 7 % 9 + 18), n + 1) for n in range(60))
+    brokers = {id: PlacementBroker(id, f"r{id // 9}", 10_000) for id in range(27) if id != 4}
+    selected = select_brokers(old, tuple(brokers), brokers).brokers
+
+    def maps() -> list[PartitionMap]:
+        return [rebuild(old, selected, RebuildOptions(strategy=each)).new_map for each in Strategy]
+
+    listed = maps()
+    monkeypatch.setattr("autothrottle.core.placement.fill._MOST_LISTED", 0)
+    assert maps() == listed != [old, old]

@@ -22,7 +22,7 @@ class Location:
     upstream: str
     """`host:port`."""
     target: str
-    """Path of `proxy_pass`, which replaces `path`."""
+    """Path of `proxy_pass`, which replaces `path`; "": nothing is replaced."""
     headers: tuple[tuple[str, str], ...]
     """Of `proxy_set_header`; the default for Host is the upstream."""
     cookie_path: tuple[str, str] | None
@@ -60,7 +60,8 @@ def proxying(location: Location) -> Iterator[str]:
             upstream = http.client.HTTPConnection(location.upstream, timeout=SECONDS)
             try:
                 headers = {name: value for name, value in headers.items() if value}
-                upstream.request(self.command, location.target + self.path[len(location.path) :], body, headers)
+                rest = self.path[len(location.path) :]
+                upstream.request(self.command, location.target + rest if location.target else self.path, body, headers)
                 response = upstream.getresponse()
                 self.send_response_only(response.status)
                 for name, value in response.getheaders():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import stat
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autothrottle.adapters.credentials import MOST_UNREADABLE_SECONDS
 from autothrottle.applier import ApplierServicer
 from autothrottle.composition.services import Composition
 from autothrottle.core.errors import Invalid
@@ -85,3 +87,20 @@ def test_process_with_its_state_in_kafka_exports_differences_and_losses_from_its
         losses = [labels for metric, value, labels in samples if metric is STATE_LOSSES and value == 0]
         assert losses == [("tail",), ("beginning",), ("topic",)]
         assert not composition.state.problems
+
+
+def test_readiness_fails_while_every_token_is_refused_and_grpc_health_does_not(tmp_path: Path) -> None:
+    """Nothing showed that the file of tokens was gone. Health between the services must not stop the loop for it."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"anna {'a' * 16}\n")
+    options = [f"--api-tokens-file={tokens}", "--metrics-listen=127.0.0.1:0"]
+    with Shutdown() as stack:
+        composition = Composition(parse(options, {}), stack)
+        composition.metrics_endpoint("applier")
+        check = composition.health._checks["api tokens"]
+        assert check.services == {"gateway"} and not check.run()
+        assert composition._tokens is not None
+        tokens.unlink()
+        ahead = MOST_UNREADABLE_SECONDS + 1
+        composition._tokens._tokens._clock = lambda: time.monotonic() + ahead
+        eventually(lambda: "nothing in it counts any more: " in str(check.run()), 30)

@@ -41,12 +41,14 @@ from autothrottle.runtime.access import (
     require_role,
     role_of_path,
 )
+from autothrottle.runtime.call_limits import SPARE_REFUSALS
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, AdminServiceStub, add_AdminServiceServicer_to_server
 from autothrottle.wire.common import Metadata
 from autothrottle_client import AdminClient
 from autothrottle_client.throttlectl import main as throttlectl
+from tests.builders import eventually
 from tests.paths import CERTIFICATES
 
 VIEWER = {
@@ -475,3 +477,27 @@ def test_the_client_package_does_not_send_a_token_over_a_plain_connection_to_ano
 def test_a_token_that_a_header_cannot_hold_is_refused(token: str) -> None:
     with pytest.raises(errors.Invalid, match="the token has characters other than printable ASCII"):
         AdminClient("127.0.0.1:1", token=token)
+
+
+def test_over_grpc_wrong_tokens_wait_and_a_valid_one_does_not(tmp_path: Path) -> None:
+    """Wrong tokens were refused as fast as they came. A delayed refusal must not take the threads of other callers."""
+    (tmp_path / "tokens").write_text("".join(f"{role} {token} {role}\n" for role, token in TOKENS.items()))
+    access = Access(tokens=Tokens(str(tmp_path / "tokens")))
+    for _ in range(300):
+        with access.wrong_tokens.refusal("ipv4:127.0.0.1"):
+            pass
+    servicer: Servicer = (add_AdminServiceServicer_to_server, Authors(), SERVICE.full_name)  # type: ignore[abstract]
+    with (
+        ServiceServer("admin", [servicer], access=AccessInterceptor(access)) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        method, request = AdminServiceStub(channel).ListOverrides, admin_pb2.ListOverridesRequest()
+        wrong = [
+            method.future(request, timeout=SECONDS, metadata=(("authorization", f"Bearer {'x' * 16}"),))
+            for _ in range(SPARE_REFUSALS)
+        ]
+        eventually(lambda: access.wrong_tokens._delayed == SPARE_REFUSALS)
+        method(request, timeout=SECONDS, metadata=(("authorization", bearer("viewer")),))
+        assert not any(call.done() for call in wrong)
+        access.wrong_tokens.ended.set()  # the request to stop
+        assert {call.code() for call in wrong} == {grpc.StatusCode.UNAUTHENTICATED}

@@ -9,6 +9,8 @@ import pytest
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
 from autothrottle.topicmappr.command_line import main
+from autothrottle.v1 import placement_pb2
+from autothrottle_client.admin import AdminClient
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -58,6 +60,17 @@ def throttled(cluster: KraftCluster) -> bool:
 def logs(cluster: KraftCluster) -> dict[tuple[int, Partition], int]:
     """Return (broker id, partition) -> bytes of each log of the topic."""
     return {(id, row): size for id in cluster.brokers for row, size in cluster.log_bytes(id).items() if row[0] == TOPIC}
+
+
+def test_the_service_plans_in_a_process_of_its_own(topic: str, admin: str) -> None:
+    """It reads the brokers itself, sizes and free storage included."""
+    request = placement_pb2.DecommissionRequest(leaving=[LEAVING])
+    request.scope.topics.append(topic)
+    with AdminClient(admin) as client:
+        plan = client.plan_placement(request)
+    assert sorted(plan.targets) == [(topic, partition) for partition in range(3)]
+    assert all(LEAVING not in replicas for replicas in plan.targets.values())
+    assert plan.copied_bytes > 1_000_000
 
 
 def test_a_killed_broker_is_replaced_under_throttle(

@@ -9,6 +9,9 @@ from autothrottle.runtime.child_processes import answer_work
 
 if TYPE_CHECKING:
     from autothrottle.placement.processes import PlacementWork
+    from autothrottle.ports.services import ClusterSource, StorageMetricsSource
+    from autothrottle.runtime.configuration import Configuration
+    from autothrottle.runtime.shutdown import Shutdown
 
 
 class _CallTime:
@@ -29,7 +32,6 @@ def answer(work: PlacementWork) -> bytes:
     """
     from google.protobuf.message_factory import GetMessageClass
 
-    from autothrottle.composition.cluster import new_cluster, new_state
     from autothrottle.placement.servicer import PlacementServicer
     from autothrottle.runtime.shutdown import Shutdown
     from autothrottle.v1 import placement_pb2
@@ -40,11 +42,27 @@ def answer(work: PlacementWork) -> bytes:
         source: Any = None
         metrics: Any = None
         if work.method != "GetCapacity":  # which reads no cluster
-            cluster = new_cluster(work.configuration, stack, new_state(work.configuration, stack, writes=False))
-            source, metrics = cluster.source(), cluster.storage_metrics()
+            source, metrics = _sources(work.configuration, stack)
         servicer = PlacementServicer(source, metrics, work.pools, work.forecaster)
         message = getattr(servicer, work.method)(request, _CallTime(work.seconds))
         return cast(bytes, message.SerializeToString())
+
+
+def _sources(configuration: Configuration, stack: Shutdown) -> tuple[ClusterSource, StorageMetricsSource]:
+    """Return the sources of a cluster and of its storage, without the state store, which a plan does not read."""
+    from autothrottle.runtime.configuration import KafkaBackend
+
+    if configuration.kafka_backend is KafkaBackend.ADMIN:
+        from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+        from autothrottle.adapters.kafka_admin.placement import AdminClusterSource, LogDirMetrics
+        from autothrottle.composition.admin_cluster import kafka_settings
+
+        kafka = stack.cancellable(KafkaAdmin(kafka_settings(configuration)))
+        return AdminClusterSource(kafka), LogDirMetrics(kafka)
+    from autothrottle.composition.cluster import new_cluster, new_state
+
+    cluster = new_cluster(configuration, stack, new_state(configuration, stack, writes=False))
+    return cluster.source(), cluster.storage_metrics()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from autothrottle.core.capacity.pools import Pools
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.placement.forecaster import LimitForecaster, TimedForecasts
-from autothrottle.placement.servicer import forecast_message
+from autothrottle.placement.servicer import forecast_message, present_pools
 from autothrottle.runtime.child_processes import ChildProcesses
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.pools_file import FollowedPools, PoolsText
@@ -108,11 +108,13 @@ class PlacementProcesses(placement_pb2_grpc.PlacementServiceServicer):
     def PlanPools(
         self, request: placement_pb2.PlanPoolsRequest, context: grpc.ServicerContext
     ) -> placement_pb2.PlanPoolsResponse:
+        present_pools(self._pools)
         return self._answer(placement_pb2.PlanPoolsResponse, "PlanPools", request, context)
 
     def GetPoolStatus(
         self, request: placement_pb2.GetPoolStatusRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetPoolStatusResponse:
+        present_pools(self._pools)
         return self._answer(placement_pb2.GetPoolStatusResponse, "GetPoolStatus", request, context)
 
     def GetCapacity(

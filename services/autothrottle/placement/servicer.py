@@ -181,9 +181,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             Missing: the server has no pools file.
             Invalid: the pools contradict the cluster.
         """
-        if self.pools is None:
-            raise Missing("the server has no pools file. Fix: start admin with --pools=pools.toml")
-        pools, source = self.pools.current()
+        pools, source = present_pools(self.pools).current()
         cluster = self._cluster.fetch_cluster(time_left(context)).complete()
         cluster, why_unsized = self._with_storage(cluster, context, with_metrics or pools.need_storage or None)
         try:
@@ -228,6 +226,17 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 raise
             return cluster, str(error)
         return cluster.with_storage(metrics), "the storage metrics lack them"
+
+
+def present_pools(pools: PoolsFile | None) -> PoolsFile:
+    """Return the pools file.
+
+    Raises:
+        Missing: the server has none.
+    """
+    if pools is None:
+        raise Missing("the server has no pools file. Fix: start admin with --pools=pools.toml")
+    return pools
 
 
 def forecast_message(forecaster: _Forecaster | None) -> placement_pb2.GetForecastResponse:

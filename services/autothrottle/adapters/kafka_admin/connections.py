@@ -14,6 +14,8 @@ This module handles what kafka-python 3.0.12 leaves to its user:
   bootstrap without limit. Neither is used; metadata is requested like anything else.
 - It leaves sockets with unsent data to the garbage collector (see `_CollectedSocket`), and loses what a broker sent
   right before it closed the connection (see `_DelayedEnd`).
+- It believes a broker that asks for a pause of days, and an answer that lacks what was asked for. Here a pause has a
+  limit (`_MAX_PAUSE_SECONDS`), and every answer is completed (see `completeness`).
 - At level DEBUG it logs passwords. Its loggers are limited to CRITICAL; its errors reach the caller as values.
 
 The type to know is `Connections`. Which broker gets a request is decided in `routing`.
@@ -35,6 +37,9 @@ from typing import Any
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.kafka_admin.backoff import Address, Backoff
+from autothrottle.adapters.kafka_admin.completeness import complete, is_repeatable
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.retries import ANSWER
 from autothrottle.core.texts import ip_address_of
 
 with warnings.catch_warnings():
@@ -80,8 +85,15 @@ _CHECK_SECONDS = 0.1
 """Time between two checks whether a response is still awaited, or an address may be tried."""
 _NAME_SECONDS = 10.0
 """How long the answer of a name server is cached."""
+_ANSWER_REPEATS = 3
+"""How often a request is repeated whose answer lacks something, beyond the time for which a client quota delays it."""
+_MAX_PAUSE_SECONDS = 10.0
+"""Longest pause that a broker can ask for. A client quota is a mean over 10 s, and a longer pause may be damage."""
+_METADATA_API = 3
 _TIMEOUT_SHARE = 0.95
 """Share of the time left that kafka-python gets, so that an established connection times out its request itself."""
+
+_ANSWER_FIX = "Fix: check the broker's log and the proxies to it"
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
@@ -373,8 +385,33 @@ class Connections:
             connection = await self._connection(node, deadline)
         except Exception as error:
             return NoResponse(self._explained(error), sent=False)
+        repeats, answer = 0, await self._send(connection, request, deadline)
+        while not isinstance(answer, NoResponse):
+            gaps = complete(request, answer)
+            if not gaps.missing:
+                break
+            is_delayed = getattr(answer, "throttle_time_ms", 0) > 0
+            repeats += not is_delayed
+            wait = ANSWER.wait(max(repeats, 1))
+            is_late = seconds_left(deadline) * _TIMEOUT_SHARE <= wait
+            if not is_repeatable(request) or repeats > _ANSWER_REPEATS or is_late:
+                if gaps.is_empty and is_repeatable(request):
+                    names = f"the answer of {self.name(node)} to {type(request).__name__}"
+                    return NoResponse(Unavailable(f"{names} lacks all that was asked for. {_ANSWER_FIX}"), sent=True)
+                break
+            await self._net.sleep(wait)
+            repeated = await self._send(connection, request, deadline)
+            if isinstance(repeated, NoResponse):
+                break  # a part is more than nothing
+            answer = repeated
+        if isinstance(answer, kafka.protocol.metadata.MetadataResponse) and not request.topics:
+            self._manager.cluster.update_metadata(answer)
+        return answer
+
+    async def _send(self, connection: Any, request: Request, deadline: float) -> Response | NoResponse:
+        """Send a request once, as soon as the broker does not delay this client any more."""
         patience_ends = time.monotonic() + seconds_left(deadline) * _TIMEOUT_SHARE
-        while connection.paused and time.monotonic() < patience_ends:  # the broker throttles this client
+        while connection.paused and time.monotonic() < patience_ends:
             await self._net.sleep(_CHECK_SECONDS)
         milliseconds = (deadline - time.monotonic()) * 1000 * _TIMEOUT_SHARE
         if milliseconds <= 0:  # this process may have been stopped, and another planner may lead now
@@ -385,8 +422,8 @@ class Connections:
             return NoResponse(error, sent=False)
         except Exception as error:
             return NoResponse(error, sent=True)
-        if isinstance(response, kafka.protocol.metadata.MetadataResponse) and not response.topics:
-            self._manager.cluster.update_metadata(response)
+        if getattr(response, "throttle_time_ms", 0) > _MAX_PAUSE_SECONDS * 1000:
+            self._net.call_later(_MAX_PAUSE_SECONDS, lambda: connection.unpause("throttle"))
         return response
 
     async def _connection(self, node: Node, deadline: float) -> Any:
@@ -413,7 +450,14 @@ class Connections:
             address = (broker.host, broker.port)
             connection.init_future.add_callback(lambda _: self._backoff.succeeded(address))
             connection.init_future.add_errback(lambda error: self._forget(node, connection, address, error))
-        return await connection
+        await connection
+        if _METADATA_API not in connection.broker_version_data.api_versions:
+            self._manager.broker_version_data = None  # kafka-python gives it to all other connections
+            connection.close(kafka.errors.KafkaConnectionError("its answer to ApiVersions is damaged"))
+            raise Unavailable(
+                f"the answer of {self.name(node)} to ApiVersions lacks the requests of Kafka. {_ANSWER_FIX}"
+            )
+        return connection
 
     def _has_connection(self, node: Node) -> bool:
         return node in self._open and not self._open[node].closed

@@ -200,6 +200,12 @@ def configs(response: Any) -> Mapping[str, Configs | AutothrottleError]:
     return {result.resource_name: _described(result) for result in response.results}
 
 
+@_checked
+def configs_of(response: Any, name: str) -> Configs | AutothrottleError:
+    """Return the configs of the only broker in a response, or its error; "" is `<default>`."""
+    return configs(response)[name]
+
+
 def _described(result: Any) -> Configs | AutothrottleError:
     if result.error_code:
         return code_error(result.error_code, result.error_message, _resource(result))

@@ -1,7 +1,7 @@
 """Lies of a proxy between a client and Kafka or ZooKeeper: delayed, cut, incomplete, wrong and damaged answers.
 
-`Liar` gets each request and its answer as frames, and returns what the client gets instead. Answers of Kafka are decoded
-and encoded again by kafka-python's own classes. The type to know is `Lie`.
+`Liar` gets each request and its answer as frames, and returns what the client gets instead. Answers of Kafka are
+decoded and encoded again by kafka-python's own classes. The type to know is `Lie`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Lie:
     """API keys of Kafka, or request types of ZooKeeper; empty: all but the one that opens a connection."""
     seed: int = 0
     """Chooses the entries, the error code and the bit."""
+    codes: Sequence[int] = ()
+    """Error codes; empty: all."""
     share: float = 1.0
     """Of the answers."""
     in_records: bool = False
@@ -161,7 +163,7 @@ def _zookeeper_lie(lie: Lie, choices: random.Random, answer: bytes) -> Answer:
         return Answer(answer)
     match lie.kind:
         case LieKind.ERROR:
-            return Answer(_ZOOKEEPER_REPLY.pack(xid, zxid, choices.choice(ZOOKEEPER_CODES)))
+            return Answer(_ZOOKEEPER_REPLY.pack(xid, zxid, choices.choice(lie.codes or ZOOKEEPER_CODES)))
         case LieKind.THROTTLED:
             return Answer(answer, choices.uniform(0.5, 3.0))
         case LieKind.EMPTY:
@@ -189,7 +191,7 @@ def kafka_lie(lie: Lie, choices: random.Random, request: bytes, answer: bytes) -
         del rest[choices.randrange(len(rest))]
         setattr(owner, name, rest)
     elif lie.kind is LieKind.ERROR:
-        code = choices.choice(KAFKA_CODES)
+        code = choices.choice(lie.codes or KAFKA_CODES)
         owners = [part for part in _parts(response) if "error_code" in part.fields]
         for part in owners if choices.random() < 0.5 else choices.sample(owners, min(len(owners), 1)):
             part.error_code = code
@@ -225,7 +227,7 @@ def _lists(response: Any) -> Sequence[tuple[Any, str]]:
 
 def response_type(api: int) -> Any:
     """Return kafka-python's class of an answer."""
-    return kafka.protocol.api_header.ResponseClassRegistry._response_class_registry[api]
+    return kafka.protocol.api_header.ResponseClassRegistry._response_class_registry[api][None]
 
 
 def decoded_answer(api: int, version: int, answer: bytes) -> Any:

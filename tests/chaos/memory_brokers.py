@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 
-from autothrottle.adapters.kafka_admin import backoff, connections
+from autothrottle.adapters.kafka_admin import backoff, connections, topic_log
 from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.state_store import ledger
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS
 from tests.chaos.lies import API_VERSIONS, PRODUCE, REQUESTS, Liar, encoded_answer, response_type
 from tests.chaos.proxy import Framing
@@ -89,6 +90,7 @@ class MemoryBrokers:
                 {"node_id": b, "host": "127.0.0.1", "port": port, "rack": f"r{b}"} for b, port in self.ports.items()
             ],
             "controller_id": 1,
+            "authorized_operations": _ALL_OPERATIONS,
             "cluster_id": "c",
             "topics": [self._topic(name) if name in names else {"name": name, "error_code": 3} for name in asked],
         }
@@ -105,7 +107,8 @@ class MemoryBrokers:
             for (topic, number), replicas in self.replicas.items()
             if topic == name
         ]
-        return {"name": name, "topic_id": self.topic_ids[name], "partitions": partitions}
+        row = {"name": name, "topic_id": self.topic_ids[name], "authorized_operations": _ALL_OPERATIONS}
+        return {**row, "partitions": partitions}
 
     def described(self, kind: int, name: str) -> dict[str, str | None]:
         """Return the configs that a broker describes: those of a topic's lists also if they are not set."""
@@ -246,6 +249,7 @@ class MemoryBrokers:
 
 
 _QUOTA = "producer_byte_rate"
+_ALL_OPERATIONS = {3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 
 
 def _config(
@@ -291,13 +295,20 @@ class Clock:
             del self._waiters[number]
         return result
 
-    def advance(self, limit: float, is_idle: Callable[[], bool]) -> bool:
-        """Go on to a time, or to the end of the first wait before it, if all is idle; return whether a thread waits."""
+    def advance(self, next_event: Callable[[], float | None]) -> bool:
+        """Go on to the next event, or to the end of the first wait before it, if all is idle.
+
+        Args:
+            next_event: returns when it is; None: not all is idle.
+
+        Returns:
+            Whether a thread waits.
+        """
         with self.changed:
             deadlines = [deadline for deadline, is_over in self._waiters.values() if not is_over()]
             if not deadlines:
                 return False
-            if not is_idle():
+            if (limit := next_event()) is None:
                 return True
             self.now = max(self.now, min(limit, *deadlines))
             self.changed.notify_all()
@@ -332,6 +343,8 @@ class VirtualNetwork:
         brokers.ports = {b: listener.getsockname()[1] for b, listener in self._listeners.items()}
         self._connections: dict[socket.socket, tuple[int, bytearray]] = {}
         self._deliveries: list[tuple[float, int, socket.socket, bytes | None]] = []
+        self._last_due: dict[socket.socket, float] = {}
+        """Connection -> when its last answer is delivered: they keep the order of the requests."""
         self._numbers = count()
         self.loops: dict[VirtualSelector, float] = {}
         """Event loops that wait -> when their next timer is due."""
@@ -356,6 +369,7 @@ class VirtualNetwork:
                 with suppress(BlockingIOError):
                     end = listener.accept()[0]
                     end.setblocking(False)
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise answers wait in real time
                     self._connections[end] = broker_id, bytearray()
                     is_busy = True
             for end, (broker_id, data) in list(self._connections.items()):
@@ -394,22 +408,19 @@ class VirtualNetwork:
                 self.errors.append(error)
                 continue
             changed = self._liar.answer(frame, answer)
-            due = self.clock.now + seconds + changed.seconds
+            due = max(self.clock.now + seconds + changed.seconds, self._last_due.get(end, 0.0))
+            self._last_due[end] = due
             heapq.heappush(self._deliveries, (due, next(self._numbers), end, changed.frame))
         return True
 
-    def is_idle(self) -> bool:
-        """Whether all event loops wait, and nothing is there for them."""
-        if len(self.loops) == len(self.selectors) and not any(loop.is_ready for loop in list(self.selectors)):
-            return True
-        _yield()
-        return False
-
-    def next_event(self) -> float:
-        """Return when the next delivery or timer is due."""
+    def next_event(self) -> float | None:
+        """Return when the next delivery or timer is due; None: an event loop is busy, or has something to read."""
         with self._lock:
-            times = [*self.loops.values(), *(delivery[0] for delivery in self._deliveries[:1])]
-        return min(times, default=self.clock.now + 1.0)
+            if len(self.loops) == len(self.selectors) and not any(loop.is_ready for loop in self.selectors):
+                times = [*self.loops.values(), *(delivery[0] for delivery in self._deliveries[:1])]
+                return min(times, default=self.clock.now + 1.0)
+        _yield()
+        return None
 
 
 class VirtualSelector(selectors.DefaultSelector):
@@ -419,11 +430,13 @@ class VirtualSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network.selectors.add(self)
+        with self.network._lock:
+            self.network.selectors.add(self)
 
     def close(self) -> None:
-        self.network.selectors.discard(self)
-        self.network.loops.pop(self, None)
+        with self.network._lock:
+            self.network.selectors.discard(self)
+            self.network.loops.pop(self, None)
         super().close()
 
     @property
@@ -439,10 +452,10 @@ class VirtualSelector(selectors.DefaultSelector):
                 network.loops.pop(self, None)
                 return ready
             network.loops[self] = deadline
-            if not is_busy and not clock.advance(network.next_event(), network.is_idle):
-                if ready := super().select(0.02):
-                    network.loops.pop(self, None)
-                    return ready
+            is_waiting = not is_busy and not clock.advance(network.next_event)
+            if is_waiting and (ready := super().select(0.02)):
+                network.loops.pop(self, None)
+                return ready
 
 
 _sleep = time.sleep
@@ -462,10 +475,12 @@ def virtual_network(brokers: MemoryBrokers, liar: Liar) -> Iterator[VirtualNetwo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", clock.monotonic)
         patch.setattr(time, "sleep", clock.sleep)
-        patch.setattr(backoff.Backoff.__init__, "__defaults__", (clock.monotonic,))
+        for timed in (backoff.Backoff, ledger.Fence):
+            patch.setattr(timed.__init__, "__defaults__", (clock.monotonic,))
         patch.setitem(kafka.net.selector.NetworkSelector.DEFAULT_CONFIG, "selector", selector)
         names = SimpleNamespace(**{**vars(threading), "Event": lambda: VirtualEvent(clock)})
-        patch.setattr(connections, "threading", names)
+        for module in (connections, topic_log):
+            patch.setattr(module, "threading", names)
         try:
             yield network
         finally:

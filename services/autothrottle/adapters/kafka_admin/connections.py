@@ -87,8 +87,9 @@ _NAME_SECONDS = 10.0
 """How long the answer of a name server is cached."""
 _ANSWER_REPEATS = 3
 """How often a request is repeated whose answer lacks something, beyond the time for which a client quota delays it."""
-_MAX_PAUSE_SECONDS = 10.0
-"""Longest pause that a broker can ask for. A client quota is a mean over 10 s, and a longer pause may be damage."""
+_MAX_PAUSE_SECONDS = 5.0
+"""Longest pause that a broker can ask for. A longer one may be damage, or mute this connection for hours; a request
+after it gets an answer, or its deadline replaces the connection."""
 _METADATA_API = 3
 _TIMEOUT_SHARE = 0.95
 """Share of the time left that kafka-python gets, so that an established connection times out its request itself."""
@@ -402,6 +403,8 @@ class Connections:
             await self._net.sleep(wait)
             repeated = await self._send(connection, request, deadline)
             if isinstance(repeated, NoResponse):
+                if gaps.is_empty:
+                    return repeated
                 break  # a part is more than nothing
             answer = repeated
         if isinstance(answer, kafka.protocol.metadata.MetadataResponse) and not request.topics:

@@ -205,7 +205,7 @@ class _Seed:
         yield "quotas", [DESCRIBE_QUOTAS], self._quotas
         yield "groups", [LIST_GROUPS, DESCRIBE_GROUPS, CONSUMER_GROUPS], self._groups
         yield "settings", [DESCRIBE_CONFIGS], self._fetch_settings
-        yield "permissions", [METADATA], lambda: KafkaPermissions(kafka, True).fetch_missing_permissions(TIMEOUT) != 0
+        yield "permissions", [METADATA], lambda: not KafkaPermissions(kafka, True).fetch_missing_permissions(TIMEOUT)
         yield "cluster", [METADATA], lambda: not AdminClusterSource(kafka).fetch_cluster(TIMEOUT).problems
         yield "snapshot", [METADATA, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS], self._snapshot
         yield "alter topic", [ALTER_CONFIGS], self._alter_topic
@@ -217,8 +217,8 @@ class _Seed:
         yield "read", [FETCH, METADATA], self._read
         yield "locate", [METADATA, LIST_OFFSETS], self._locate
         yield "risks", [DESCRIBE_CONFIGS, METADATA], lambda: self._log.risks(self._soon()) is not None
-        yield "delete records", [DELETE_RECORDS, METADATA], lambda: self._log.delete_before(0, self._soon()) is None
-        yield "create topic", [CREATE_TOPICS, METADATA], lambda: self._log.create(self._soon()) is None
+        yield "delete records", [DELETE_RECORDS, METADATA], lambda: not self._log.delete_before(0, self._soon())  # type: ignore[func-returns-value]
+        yield "create topic", [CREATE_TOPICS, METADATA], lambda: not self._log.create(self._soon())  # type: ignore[func-returns-value]
 
     def _soon(self) -> float:
         return time.monotonic() + TIMEOUT.total_seconds()

@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from kazoo import exceptions
 
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.schemas import ConsumerGroupDescribeRequest
-from tests.chaos.proxy import Framing
+from tests.chaos.proxy import Answer, Framing
 
 LATE_SECONDS = 20.0
 API_VERSIONS, METADATA, FETCH, PRODUCE = 18, 3, 1, 0
@@ -49,15 +49,6 @@ class LieKind(Enum):
     FLIPPED = "a flipped bit"
     LATE = "a delay of 20 s"
     CUT = "cut after the request"
-
-
-class Answer(NamedTuple):
-    """What the client gets."""
-
-    frame: bytes | None
-    """The answer; None: the connection is cut."""
-    seconds: float = 0.0
-    """Delay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ class MemoryBrokers:
         (topic,) = request.topics
         (row,) = topic.partitions
         after = [batch for batch in self.log if _last_offset(batch) >= row.fetch_offset]
-        partition = {"partition_index": 0, "high_watermark": self.end, "last_stable_offset": self.end}
+        partition: dict[str, Any] = {"partition_index": 0, "high_watermark": self.end, "last_stable_offset": self.end}
         partition |= {"log_start_offset": 0, "records": b"".join(after), "aborted_transactions": []}
         rows = [{"topic": topic.topic, "topic_id": topic.topic_id, "partitions": [partition]}]
         return {"responses": rows, "seconds": 0.001 if after else max(0.001, request.max_wait_ms / 1000)}

@@ -189,7 +189,8 @@ def test_what_was_not_asked_for_is_dropped(api: Api) -> None:
 
 def test_metadata_without_brokers_is_empty_whatever_topics_it_has() -> None:
     """A broker is one of the cluster's brokers. Without any, all moves looked as if all their brokers were down."""
-    for topics in ([], None):
+    every: tuple[list[str] | None, ...] = ([], None)
+    for topics in every:
         request = messages.describe_topics(topics)
         assert complete(request, built(METADATA.MetadataResponse, {"topics": []})).is_empty
         assert not complete(request, built(METADATA.MetadataResponse, {"brokers": BROKER_ROWS})).missing
@@ -202,7 +203,7 @@ def test_lists_that_may_be_empty_are_answers() -> None:
         (messages.describe_client_quotas(), ADMIN.DescribeClientQuotasResponse),
         (messages.list_groups(), ADMIN.ListGroupsResponse),
     ):
-        document = {"entries": []} if "entries" in kind.fields else {}
+        document: dict[str, Any] = {"entries": []} if "entries" in kind.fields else {}
         response = built(kind, document)
         assert not complete(request, response).missing and not response.error_code
 

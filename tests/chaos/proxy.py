@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 _MULTI = 14
 _HELD_SECONDS = 60.0
@@ -43,6 +43,22 @@ class Framing(Enum):
 def kafka_api(frame: bytes) -> int:
     """Return the API key of one of Kafka's requests; -1: the frame is too short."""
     return int(_KAFKA_REQUEST.unpack_from(frame)[0]) if len(frame) >= _KAFKA_REQUEST.size else -1
+
+
+class Answer(NamedTuple):
+    """What a client gets."""
+
+    frame: bytes | None
+    """The response; None: the connection is cut."""
+    seconds: float = 0.0
+    """Delay."""
+
+
+class Liar(Protocol):
+    """Changes responses; `lies` has one."""
+
+    def answer(self, request: bytes, response: bytes, /) -> Answer:
+        """Return what the client gets instead of a response."""
 
 
 class Timing(Enum):
@@ -148,6 +164,8 @@ class Link:
         """Called with each request before it is forwarded, by several threads; it needs a `framing`."""
         self.observe_response: Callable[[bytes], None] = _ignore
         """Called with each response right before the client gets it, by several threads; it needs a `framing`."""
+        self.liar: Liar | None = None
+        """Changes the responses; it needs a `framing`."""
         self.delay_seconds = 0.0
         """Delay of each frame in each direction."""
         self.framing = framing
@@ -230,8 +248,8 @@ class Link:
         self._listen(server)
 
     def reset(self) -> None:
-        """Forward again, without trap and observers, so that another run can use the link."""
-        self.trap, self.observe, self.observe_response = None, _ignore, _ignore
+        """Forward again, without trap, observers and liar, so that another run can use the link."""
+        self.trap, self.observe, self.observe_response, self.liar = None, _ignore, _ignore, None
         self.resume()
 
     # Forwarding
@@ -283,12 +301,15 @@ class Link:
         with contextlib.suppress(OSError):
             for number, piece in enumerate(_frames(source) if self.framing else _pieces(source)):
                 # The first frame opens the session; its bytes may look like a request.
+                if self.framing is Framing.KAFKA and not number and sink is connection.server:
+                    connection.first = piece
                 if self.framing and number and not handle(connection, piece):
                     raise ConnectionAbortedError("the held frame is dropped")
                 if self.delay_seconds:
                     time.sleep(self.delay_seconds)
                 gate.wait()
                 if self.framing and sink is connection.client:
+                    piece = self._lied(connection, number, piece)
                     self.observe_response(piece)
                 sink.sendall(_LENGTH.pack(len(piece)) + piece if self.framing else piece)
                 if sink is connection.server and (trap := connection.forwarded_trap(piece)) and trap.hold():
@@ -303,8 +324,21 @@ class Link:
             if connection.awaited_response is not None:
                 connection.awaited_response[0].rearm()
 
+    def _lied(self, connection: _Connection, number: int, response: bytes) -> bytes:
+        """Return what the client gets instead of the Nth response."""
+        request = connection.requests.pop(_LENGTH.unpack_from(response)[0], None) if number else connection.first
+        if self.liar is None or request is None:
+            return response
+        frame, seconds = self.liar.answer(request, response)
+        if frame is None:
+            raise ConnectionAbortedError("the connection is cut after the request")
+        self._closing.wait(seconds)
+        return frame
+
     def _on_request(self, connection: _Connection, frame: bytes) -> bool:
         self.observe(frame)
+        if self.liar is not None and self.framing is not None and len(frame) >= _KAFKA_REQUEST.size:
+            connection.requests[self.framing.request_id(frame)] = frame
         trap = self.trap
         if trap is None or self.framing is None or not trap.claim(frame):
             return True
@@ -348,6 +382,10 @@ class _Connection:
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
+        self.first: bytes | None = None
+        """Kafka's first request, for the versions."""
+        self.requests: dict[int, bytes] = {}
+        """Id -> request without a response yet, for a liar."""
         self.awaited_response: tuple[Trap, int] | None = None
         """The trap and the id of the response to hold."""
         self._lock = threading.Lock()

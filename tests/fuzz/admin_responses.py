@@ -15,13 +15,21 @@ import kafka.protocol.metadata
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
+from autothrottle.adapters.kafka_admin.completeness import complete
 from autothrottle.adapters.kafka_admin.placement import AdminClusterSource, LogDirMetrics
 from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, ConfigValue, KafkaSettings
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.admin.quotas import quotas_to_messages
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, THROTTLE_KEYS, ConfigResource
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    THROTTLE_KEYS,
+    ConfigResource,
+)
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.quotas.keys import ClientQuotaEntity, QuotaKey
 from autothrottle.wire.discovery import log_sizes_to_messages, settings_to_message
@@ -44,7 +52,7 @@ def _config(name: str, value: str, source: int) -> dict[str, Any]:
 
 def _configs(kind: int, names: Sequence[str]) -> dict[str, Any]:
     keys = (
-        {LEADER_REPLICAS: "0:1001", "min.insync.replicas": "2"}
+        {LEADER_REPLICAS: "0:1001", FOLLOWER_REPLICAS: "", "min.insync.replicas": "2"}
         if kind == 2
         else {LEADER_RATE: "5", FOLLOWER_RATE: "7", "replica.fetch.response.max.bytes": "10485760", "log.dirs": "/a,/b"}
     )
@@ -176,7 +184,7 @@ class CannedRouting:
         return self._answer(_METADATA.MetadataResponse)
 
     def ask_any(self, build: Callable[[], Any], deadline: float, *, again: bool = True) -> Any:
-        return self._answer(_response_type(build()), build())
+        return completed(build(), self._answer(_response_type(build()), build()))
 
     ask_controller = ask_any
 
@@ -186,8 +194,11 @@ class CannedRouting:
     def _of_broker(self, broker_id: int, request: Any) -> Any:
         kind = _response_type(request)
         if broker_id == CLEAN:
-            return self._clean_broker if kind is _ADMIN.DescribeConfigsResponse else self._clean[_name_of(kind)]
-        return self._answer(kind, request)
+            name = _name_of(kind)
+            return completed(
+                request, self._clean_broker if kind is _ADMIN.DescribeConfigsResponse else self._clean[name]
+            )
+        return completed(request, self._answer(kind, request))
 
     def _answer(self, kind: Any, request: Any = None) -> Any:
         attack = self.attack
@@ -197,6 +208,13 @@ class CannedRouting:
 
     def close(self) -> None:
         """There is no connection."""
+
+
+def completed(request: Any, response: Any) -> Any:
+    """Return what the connections hand out: a copy of the response with exactly what was asked for."""
+    response = copy.deepcopy(response)
+    complete(request, response)
+    return response
 
 
 def _response_type(request: Any) -> Any:

@@ -121,6 +121,12 @@ BROKER = Retry(
     last=5.0,
     growth=1.1,
 )
+ANSWER = Retry(
+    "A read whose answer lacks what was asked for, three times. A delay by a client quota of Kafka comes first",
+    "The gap is due to a delay or to damage on the way, and a second answer is complete",
+    first=0.1,
+    last=1.0,
+)
 TOKEN = Retry(
     "A token for the login at Kafka by OAUTHBEARER",
     "The current token stays in use, and a token endpoint must not be flooded",

@@ -27,7 +27,7 @@ from autothrottle.adapters.kafka_admin.values import (
 )
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 from autothrottle.core.quotas.keys import ClientQuotaEntity, ClientQuotas, QuotaEdits
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class KafkaAdmin:
             timeout: > 0. A broker that does not answer in time is a failure.
         """
         builds = {b: partial(messages.describe_topics, list(some)) for b, some in topics.items()}
-        return self._each(builds, lambda _, response: messages.partitions(response).values, timeout)
+        return self._each(builds, lambda _, response: _view(messages.partitions(response)), timeout)
 
     def topic_configs(
         self, topics: Collection[str] | None, keys: Keys = REPLICAS_KEYS, *, timeout: timedelta | None = None
@@ -140,7 +140,7 @@ class KafkaAdmin:
         """
         return self._each(
             {b: partial(messages.describe_configs, messages.BROKER, [str(b)], keys) for b in broker_ids},
-            lambda broker_id, response: _described(response, str(broker_id)),
+            lambda broker_id, response: messages.configs_of(response, str(broker_id)),
             timeout,
         )
 
@@ -148,7 +148,7 @@ class KafkaAdmin:
         """Return key -> value of the cluster-wide default broker config (`<default>`); absent: not set there."""
         deadline = self._deadline(timeout)
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.BROKER, [""], keys), deadline)
-        described = _described(response, "")
+        described = messages.configs_of(response, "")
         if isinstance(described, AutothrottleError):
             raise described
         return {key: value.default for key, value in described.items() if value.default is not None}
@@ -331,8 +331,7 @@ class KafkaAdmin:
         One value over 32,767 bytes makes the whole request fail; only a direct write to ZooKeeper can create one.
         """
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.TOPIC, topics, keys), deadline)
-        described = messages.configs(response)
-        answers = _split({topic: described.get(topic, _not_described(f"topic {topic}")) for topic in topics})
+        answers = _split(messages.configs(response))
         explained = any(not isinstance(failure, Unexplained) for failure in answers.failures.values())
         if len(topics) == 1 or answers.values or explained:
             return answers
@@ -348,13 +347,10 @@ def _read(answer: Any, parse: Callable[[Any], T | AutothrottleError]) -> T | Aut
         return error
 
 
-def _described(response: Any, name: str) -> Configs | AutothrottleError:
-    """Return the configs of the only broker in a response; "" is `<default>`."""
-    return messages.configs(response).get(name, _not_described(f"broker {name or '<default>'}"))
-
-
-def _not_described(what: str) -> Unavailable:
-    return Unavailable(f"Kafka's answer does not describe {what}. Fix: check the broker's log")
+def _view(answers: Answers[str, T]) -> Mapping[str, T] | AutothrottleError:
+    """Return what one broker knows of topics, or why it does not say so. It may not know a topic yet."""
+    failures = (failure for failure in answers.failures.values() if not isinstance(failure, Missing))
+    return next(failures, answers.values)
 
 
 def _bounded(build: Callable[[int], Any], deadline: float) -> Build:

@@ -14,6 +14,9 @@ This module handles what kafka-python 3.0.12 leaves to its user:
   bootstrap without limit. Neither is used; metadata is requested like anything else.
 - It leaves sockets with unsent data to the garbage collector (see `_CollectedSocket`), and loses what a broker sent
   right before it closed the connection (see `_DelayedEnd`).
+- It believes a broker that asks for a pause of days, and an answer that lacks what was asked for. Here a pause has a
+  limit (`_MAX_PAUSE_SECONDS`), and every answer is completed (see `completeness`).
+- It reads no more from a connection after an answer that it cannot decode. Here the connection ends.
 - At level DEBUG it logs passwords. Its loggers are limited to CRITICAL; its errors reach the caller as values.
 
 The type to know is `Connections`. Which broker gets a request is decided in `routing`.
@@ -35,6 +38,9 @@ from typing import Any
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.kafka_admin.backoff import Address, Backoff
+from autothrottle.adapters.kafka_admin.completeness import complete, is_repeatable
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.retries import ANSWER
 from autothrottle.core.texts import ip_address_of
 
 with warnings.catch_warnings():
@@ -42,6 +48,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.errors
     import kafka.future
+    import kafka.net.connection
     import kafka.net.inet
     import kafka.net.manager
     import kafka.net.sasl.oauth
@@ -80,8 +87,16 @@ _CHECK_SECONDS = 0.1
 """Time between two checks whether a response is still awaited, or an address may be tried."""
 _NAME_SECONDS = 10.0
 """How long the answer of a name server is cached."""
+_ANSWER_REPEATS = 3
+"""How often a request is repeated whose answer lacks something, beyond the time for which a client quota delays it."""
+_MAX_PAUSE_SECONDS = 5.0
+"""Longest pause that a broker can ask for. A longer one may be damage, or mute this connection for hours; a request
+after it gets an answer, or its deadline replaces the connection."""
+_METADATA_API = 3
 _TIMEOUT_SHARE = 0.95
 """Share of the time left that kafka-python gets, so that an established connection times out its request itself."""
+
+_ANSWER_FIX = "Fix: check the broker's log and the proxies to it"
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
@@ -148,8 +163,28 @@ class _DirectConnection(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
             raise
 
 
+class _CheckedConnection(kafka.net.connection.KafkaConnection):  # type: ignore[misc]
+    """A connection that ends at an answer that cannot be decoded.
+
+    kafka-python stops to read from it after an IndexError, so that all its requests waited for their deadlines.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except kafka.errors.KafkaProtocolError:
+            raise
+        except Exception as error:  # whatever the decoder stumbles over
+            raise kafka.errors.KafkaProtocolError(f"an answer cannot be decoded: {error!r}") from None
+
+
 class _ClosingManager(kafka.net.manager.KafkaConnectionManager):  # type: ignore[misc]
     """Makes connections, and closes the sockets of those that fail at TLS, or at the time limit of the setup."""
+
+    def get_connection(self, node_id: Any, **options: Any) -> Any:
+        connection = super().get_connection(node_id, **options)
+        connection.__class__ = _CheckedConnection
+        return connection
 
     async def _build_transport(self, node: Any, timeout_at: float) -> Any:
         options = self.config
@@ -373,8 +408,35 @@ class Connections:
             connection = await self._connection(node, deadline)
         except Exception as error:
             return NoResponse(self._explained(error), sent=False)
+        repeats, answer = 0, await self._send(connection, request, deadline)
+        while not isinstance(answer, NoResponse):
+            gaps = complete(request, answer)
+            if not gaps.missing:
+                break
+            is_delayed = getattr(answer, "throttle_time_ms", 0) > 0
+            repeats += not is_delayed
+            wait = ANSWER.wait(max(repeats, 1))
+            is_late = seconds_left(deadline) * _TIMEOUT_SHARE <= wait
+            if not is_repeatable(request) or repeats > _ANSWER_REPEATS or is_late:
+                if gaps.is_empty and is_repeatable(request):
+                    names = f"the answer of {self.name(node)} to {type(request).__name__}"
+                    return NoResponse(Unavailable(f"{names} lacks all that was asked for. {_ANSWER_FIX}"), sent=True)
+                break
+            await self._net.sleep(wait)
+            repeated = await self._send(connection, request, deadline)
+            if isinstance(repeated, NoResponse):
+                if gaps.is_empty:
+                    return repeated
+                break  # a part is more than nothing
+            answer = repeated
+        if isinstance(answer, kafka.protocol.metadata.MetadataResponse) and not request.topics:
+            self._manager.cluster.update_metadata(answer)
+        return answer
+
+    async def _send(self, connection: Any, request: Request, deadline: float) -> Response | NoResponse:
+        """Send a request once, as soon as the broker does not delay this client any more."""
         patience_ends = time.monotonic() + seconds_left(deadline) * _TIMEOUT_SHARE
-        while connection.paused and time.monotonic() < patience_ends:  # the broker throttles this client
+        while connection.paused and time.monotonic() < patience_ends:
             await self._net.sleep(_CHECK_SECONDS)
         milliseconds = (deadline - time.monotonic()) * 1000 * _TIMEOUT_SHARE
         if milliseconds <= 0:  # this process may have been stopped, and another planner may lead now
@@ -385,9 +447,13 @@ class Connections:
             return NoResponse(error, sent=False)
         except Exception as error:
             return NoResponse(error, sent=True)
-        if isinstance(response, kafka.protocol.metadata.MetadataResponse) and not response.topics:
-            self._manager.cluster.update_metadata(response)
+        self._limit_pause(connection)
         return response
+
+    def _limit_pause(self, connection: Any) -> None:
+        """End a pause that the broker has just asked for after a few seconds."""
+        if "throttle" in connection.paused:
+            self._net.call_later(_MAX_PAUSE_SECONDS, lambda: connection.unpause("throttle"))
 
     async def _connection(self, node: Node, deadline: float) -> Any:
         """Return the connection of a node when it is set up. If its address must not be tried yet, raise its error."""
@@ -412,8 +478,16 @@ class Connections:
             self._open[node] = connection
             address = (broker.host, broker.port)
             connection.init_future.add_callback(lambda _: self._backoff.succeeded(address))
+            connection.init_future.add_callback(lambda _: self._limit_pause(connection))
             connection.init_future.add_errback(lambda error: self._forget(node, connection, address, error))
-        return await connection
+        await connection
+        if _METADATA_API not in connection.broker_version_data.api_versions:
+            self._manager.broker_version_data = None  # kafka-python gives it to all other connections
+            connection.close(kafka.errors.KafkaConnectionError("its answer to ApiVersions is damaged"))
+            raise Unavailable(
+                f"the answer of {self.name(node)} to ApiVersions lacks the requests of Kafka. {_ANSWER_FIX}"
+            )
+        return connection
 
     def _has_connection(self, node: Node) -> bool:
         return node in self._open and not self._open[node].closed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autothrottle.adapters.kafka_admin.completeness import NOT_ANSWERED
 from autothrottle.adapters.kafka_admin.connections import LOGIN_REFUSALS, NoResponse, kafka
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
@@ -63,6 +64,8 @@ def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
 
 def code_error(code: int, message: str | None, what: str) -> AutothrottleError:
     """Translate Kafka's error code about `what`: Missing, Unavailable if a retry may help, else Invalid."""
+    if code == NOT_ANSWERED:
+        return Unavailable(f"Kafka's answer lacks {what}. Fix: try again; if it persists, check the broker's log")
     kind = kafka.errors.for_code(code)
     name = kind.__name__
     text = f"Kafka answers for {what}: {name}" + (f", {message[:_MAX_REASON].rstrip('.')}" if message else "")

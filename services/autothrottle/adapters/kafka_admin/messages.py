@@ -200,6 +200,12 @@ def configs(response: Any) -> Mapping[str, Configs | AutothrottleError]:
     return {result.resource_name: _described(result) for result in response.results}
 
 
+@_checked
+def configs_of(response: Any, name: str) -> Configs | AutothrottleError:
+    """Return the configs of the only broker in a response, or its error; "" is `<default>`."""
+    return configs(response)[name]
+
+
 def _described(result: Any) -> Configs | AutothrottleError:
     if result.error_code:
         return code_error(result.error_code, result.error_message, _resource(result))
@@ -209,6 +215,7 @@ def _described(result: Any) -> Configs | AutothrottleError:
 def _config_value(config: Any) -> ConfigValue:
     # A key may have synonyms (log.retention.ms, log.retention.hours); only entries with its own name count.
     levels = {level.source: level.value for level in reversed(config.synonyms or ()) if level.name == config.name}
+    levels.setdefault(config.config_source, config.value)  # the level in force, also in an answer without synonyms
     current = levels.get(DYNAMIC_BROKER_CONFIG, levels.get(DYNAMIC_TOPIC_CONFIG))
     return ConfigValue(config.value, current, levels.get(DYNAMIC_DEFAULT_BROKER_CONFIG))
 

@@ -188,14 +188,14 @@ class Routing:
     def _metadata(self, connections: Connections, deadline: float) -> tuple[Node, Any]:
         """Return a broker that has just answered, and its metadata."""
         answered = self._ask_preferred(connections, _brokers_request, deadline)
-        if answered is not None and answered[1].brokers:
+        if answered is not None:
             return answered
         node_ids = list(connections.addresses)
         some = random.sample(node_ids, min(len(node_ids), _FANOUT))
         candidates = dict.fromkeys([*some, *connections.bootstrap_nodes])
         answers = connections.exchange({node: _brokers_request() for node in candidates}, deadline, first=True)
         for node, answer in answers.items():
-            if not isinstance(answer, NoResponse) and answer.brokers:
+            if not isinstance(answer, NoResponse):
                 self._preferred = node
                 if self._announcement:
                     self._announcement.cancel()

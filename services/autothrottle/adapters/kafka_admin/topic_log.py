@@ -78,6 +78,8 @@ _LEAST_TIME_LIMIT = 3_600_000
 _MESSAGE_BYTES = "max.message.bytes"
 _LEAST_MESSAGE_BYTES = 1_000_000
 """A request of ours has at most so many."""
+_DIGITS = 19
+"""Of the largest number that a setting can have."""
 _OPERATIONS = ("Describe", "DescribeConfigs", "Read", "Write", "Delete")
 """Of the ACLs that each process needs on an existing topic."""
 
@@ -379,7 +381,7 @@ class TopicLog:
             if values.get(key, required) != required and (key, values[key]) not in _ALSO_SAFE
         }
         least = _least_in_sync(partition.replicas)
-        if int(values.get(_MIN_ISR) or least) < least:
+        if _number(values, _MIN_ISR, least) < least:
             wrong[_MIN_ISR] = str(least)
         if self._throttles:
             self._quota_problems = self._fetch_quota_problems(deadline)
@@ -388,7 +390,7 @@ class TopicLog:
             f"it must be {required}. Fix: {self._alter_command(key, required)}"
             for key, required in wrong.items()
         }
-        if int(values.get(_MESSAGE_BYTES) or _LEAST_MESSAGE_BYTES) < _LEAST_MESSAGE_BYTES:
+        if _number(values, _MESSAGE_BYTES, _LEAST_MESSAGE_BYTES) < _LEAST_MESSAGE_BYTES:
             risks[_MESSAGE_BYTES] = (
                 f"topic {self.name} has {_MESSAGE_BYTES}={values[_MESSAGE_BYTES]}, so Kafka could refuse records of "
                 f"our state; it must be at least {_LEAST_MESSAGE_BYTES}. "
@@ -399,7 +401,7 @@ class TopicLog:
                 key: f"topic {self.name} has {key}={values[key]}, so Kafka could refuse records of our state from a "
                 f"process whose clock is wrong. Fix: {self._alter_command(_TIME_TYPE, _LOG_APPEND_TIME)}"
                 for key in _TIME_LIMITS
-                if int(values.get(key) or _LEAST_TIME_LIMIT) < _LEAST_TIME_LIMIT
+                if _number(values, key, _LEAST_TIME_LIMIT) < _LEAST_TIME_LIMIT
             }
         return risks
 
@@ -598,6 +600,12 @@ def _value(answers: Answers[str, T], topic: str) -> T:
     if topic in answers.failures:
         raise answers.failures[topic]
     return answers.values[topic]
+
+
+def _number(values: Mapping[str, str], key: str, default: int) -> int:
+    """Return a setting as a number; the default if Kafka does not have it, or if the answer is damaged."""
+    text = values.get(key, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else default
 
 
 def _least_in_sync(replicas: int) -> int:

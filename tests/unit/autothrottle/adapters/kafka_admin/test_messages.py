@@ -34,7 +34,7 @@ def test_a_broker_that_describes_nothing_is_a_failure_of_that_broker(name: str |
     results = [] if name is None else [{"resource_type": 4, "resource_name": name, "configs": []}]
     answers = reading("broker configs", {"results": results})._kafka.broker_configs([1, 2])
     assert [*answers.values] == [1]
-    assert "does not describe broker 2. Fix: " in str(answers.failures[2])
+    assert "answer lacks broker 2. Fix: " in str(answers.failures[2])
 
 
 def test_a_topic_that_is_not_described_is_a_failure_and_not_absent() -> None:

@@ -88,5 +88,5 @@ def test_many_brokers_and_unknown_keys_take_linear_time(tmp_path: Path) -> None:
         read_pools(str(path))
     path.write_text(unknown)
     problems = from_file(Given(str(path), "flag", Rank.FLAG))[1]
-    assert len(problems) == 4_000 and f"key key3999 of {path}, line 4000 is unknown" in problems[-1]
+    assert len(problems) == 4_000 and f"key *** of {path}, line 4000 is unknown" in problems[-1]
     assert time.process_time() - begin < 3

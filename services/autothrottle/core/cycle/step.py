@@ -230,7 +230,7 @@ def _with_throttles(
         limits=throttles.limits,
         window=throttles.window,
         plan=throttles.plan,
-        ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle),
+        ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle, throttles.held),
         changes=() if settings.shadow else total.changes,
         would=total.changes if settings.shadow else (),
         refused=total.refused,
@@ -316,7 +316,8 @@ def settle(
     """
     state, term = decision.state, decision.state.term
     ledger = decision.view.to_throttle.ledger
-    settled = Settled(results.outcomes, Applied.of(decision.changes, results.outcomes, ledger))
+    contested = term.throttles.contests.contested
+    settled = Settled(results.outcomes, Applied.of(decision.changes, results.outcomes, ledger, contested))
     if decision.error is None and results.are_written:
         state = _with_writes(settings, decision, settled, results)
         if decision.between_cycles:

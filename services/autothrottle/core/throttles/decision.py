@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cycle.decision import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
@@ -22,6 +23,7 @@ from autothrottle.core.throttles.changes import (
     removal_of_foreign,
     stale_lists,
 )
+from autothrottle.core.throttles.foreign_edits import Contests
 from autothrottle.core.throttles.guards import (
     EffectObservation,
     ThrottleEffect,
@@ -51,6 +53,8 @@ class ThrottleDecision:
     """Topics whose replica lists are stale because of a pause."""
     stalled: tuple[str, ...] = ()
     """New stalls, one sentence each."""
+    held: frozenset[ConfigResource] = frozenset()
+    """Resources with edits by another party that stay for now."""
 
 
 def decide_throttles(
@@ -87,7 +91,7 @@ def _effect(state: ThrottleState, cycle: CycleInput, throttles: ThrottleDecision
         return ThrottleEffect()
     # A link side that also copies our own state, without a throttle, is not judged.
     snapshot, contribution = cycle.view.to_report, throttles.contribution
-    sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused)
+    sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused, throttles.held)
     settings, quota_rates = cycle.observation.settings.settings, throttles.loads.quota_rates
     in_sync = in_sync_rates(snapshot, quota_rates, state.guards.growth, throttles.loads)
     progress = snapshot.progress or Progress()
@@ -170,11 +174,28 @@ def _planned(
         unguarded, snapshot, limits, exempt, settings.finish_by, window is not None, at
     )
     change_set = changes(guarded.plan, snapshot, at, cycle.fence, cycle.number, pace)
-    findings = (*_load_findings(cycle, without_load), *guarded.findings)
-    contribution = _contribution(cycle, change_set, findings, _schedule_wake_ups(settings, cycle))
-    return replace(planned_state, guards=guard_state), ThrottleDecision(
-        contribution, guarded.plan, cycle.loads.loads, limits, window, change_set.invalid_lists
+    writer, owned = (cycle.fence, cycle.number), snapshot.ledger if snapshot.reassignments else ()
+    contests = state.contests.observe(change_set.repaired, owned, writer, cycle.clock)
+    if contests.contested.union(contests.held).intersection(change_set.repaired):
+        change_set = changes(guarded.plan, snapshot, at, cycle.fence, cycle.number, pace, contests)
+    findings = (*_load_findings(cycle, without_load), *guarded.findings, *contests.findings())
+    wake_ups = (*_schedule_wake_ups(settings, cycle), *_restoration(contests, cycle.clock))
+    contribution = _contribution(cycle, change_set, findings, wake_ups)
+    return replace(planned_state, guards=guard_state, contests=contests), ThrottleDecision(
+        contribution,
+        guarded.plan,
+        cycle.loads.loads,
+        limits,
+        window,
+        change_set.invalid_lists,
+        held=contests.held,
     )
+
+
+def _restoration(contests: Contests, clock: float) -> Iterator[WakeUp]:
+    """Request the cycle that restores what another party has edited again and again."""
+    if (wait := contests.next_restoration(clock)) is not None:
+        yield WakeUp("throttles that another program has edited", wait)
 
 
 def _plan(

@@ -1,0 +1,257 @@
+"""Notices edits of throttles by other parties within seconds: compares Kafka with the ledger while something moves.
+
+Lists are read once a second, with one request. Each broker knows only its own rates, so rates take one request for each
+broker: once in 1.5 s, and at most 100 a second in all. Nothing is read while nothing moves.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.values import Configs
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
+from autothrottle.core.cluster.snapshot import Difference, TopicReassignment
+from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.throttles.foreign_edits import (
+    RECHECK,
+    ForeignEdits,
+    Needed,
+    edited_reason,
+    edits,
+    needed_lists,
+    needed_rates,
+)
+from autothrottle.ports.state_store import LedgerReader
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+
+LISTS_TICKS = 5
+"""Least time between two readings of the lists: 1 s."""
+
+ROUND_TICKS = 7.5
+"""Least time between two readings of a broker's rates: 1.5 s. With the second reading that confirms an edit, it is
+noticed within 2 s."""
+
+BROKERS_AT_ONCE = 20
+"""Brokers that are asked in a tick: 100 in a second, so that each of 1,000 is asked once in 10 s."""
+
+TOPICS_AT_ONCE = 1_000
+"""Topics in one request: with more topics, each request asks for others."""
+
+_SILENT_TICKS = 10
+"""Least time between two requests to a broker that did not answer: 2 s."""
+
+_REST_FACTOR = 3
+"""A reading of lists is followed by a rest of this many times its duration, since 100,000 partitions make it long."""
+
+_TIMEOUT = timedelta(seconds=5)
+
+BROKER_PATIENCE = timedelta(seconds=3)
+"""A broker that takes longer to describe its rates does not answer."""
+
+_LANES = 3
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Chooses which of many resources to read next: each one once in a round, the one that waits longest first."""
+
+    at_once: int
+    """Maximum number of resources in one reading."""
+    tick: float
+    """Least time between two readings, seconds."""
+    _asked: dict[ConfigResource, float] = field(default_factory=dict)
+
+    def due(
+        self, resources: Collection[ConfigResource], least: float, now: float, suspects: Collection[ConfigResource] = ()
+    ) -> Sequence[ConfigResource]:
+        """Return the resources to read now, and count them as read.
+
+        Args:
+            resources: all that are read again and again.
+            least: time between two readings of a resource, seconds; it is longer if there are many.
+            now: monotonic time, seconds; calls are at least a tick apart.
+            suspects: those of them that are due at once.
+        """
+        self._asked = {resource: at for resource, at in self._asked.items() if resource in resources}
+        round_seconds = max(least, len(resources) / self.at_once * self.tick)
+        # What becomes due before the next call can come is due now.
+        since = now - round_seconds + self.tick / 2
+        waiting = [r for r in resources if r in suspects or self._asked.get(r, since) <= since]
+        chosen = sorted(waiting, key=lambda r: (r not in suspects, self._asked.get(r, -math.inf)))[: self.at_once]
+        self._asked |= dict.fromkeys(chosen, now)
+        return chosen
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Readings of one kind, one after the other; those of other lanes do not wait for it."""
+
+    rounds: Rounds
+    reading: Future[None] | None = None
+    rest_until: float = 0.0
+
+    def is_free(self, now: float) -> bool:
+        return (self.reading is None or self.reading.done()) and now >= self.rest_until
+
+
+class ThrottleChecks:
+    """Compares throttles in the background, from the first reassignment that `follow` gets to the last. Thread-safe."""
+
+    def __init__(
+        self,
+        kafka: KafkaAdmin,
+        ledger: LedgerReader,
+        publish: Callable[[Iterable[Difference]], None],
+        tick: timedelta = RECHECK,
+    ) -> None:
+        """Start a thread, which waits for a reassignment.
+
+        Args:
+            kafka: stays open when this is closed.
+            ledger: stays open when this is closed.
+            publish: gets what happened; called from threads of this object.
+            tick: least time between two readings of one kind, > 0.
+        """
+        self._kafka, self._ledger, self._publish, self._tick = kafka, ledger, publish, tick.total_seconds()
+        self._condition = threading.Condition()
+        self._reassignments: tuple[TopicReassignment, ...] = ()
+        self._brokers: frozenset[int] = frozenset()
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._lists, self._rates = ForeignEdits(), ForeignEdits()
+        self._silent: frozenset[int] = frozenset()
+        """Registered brokers that have a role and did not report their rates."""
+        self._entries: Mapping[ConfigResource, LedgerEntry] = {}
+        """The ledger as last read. It is read again before an edit counts."""
+        self._calls = ThreadPoolExecutor(_LANES, thread_name_prefix="throttle-checks")
+        self._of_lists, self._of_rates, self._of_silent = (
+            _Lane(Rounds(at_once, self._tick)) for at_once in (TOPICS_AT_ONCE, BROKERS_AT_ONCE, BROKERS_AT_ONCE)
+        )
+        self._thread = threading.Thread(target=self._run, name="throttle-checks", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+        self._thread.join()
+        self._calls.shutdown()
+
+    def follow(self, reassignments: Collection[TopicReassignment], brokers: frozenset[int]) -> None:
+        """Check the throttles of these reassignments from now on; empty: nothing is checked.
+
+        Args:
+            reassignments: those that run.
+            brokers: ids of the registered brokers.
+        """
+        with self._condition:
+            # An equal object has counted its flows already.
+            counted = {r.topic: r for r in self._reassignments} if reassignments else {}
+            self._reassignments = tuple(counted[r.topic] if counted.get(r.topic) == r else r for r in reassignments)
+            self._brokers = brokers
+            self._condition.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            with self._condition:
+                reassignments, brokers = self._reassignments, self._brokers
+                if not reassignments:
+                    self._lists, self._rates, self._silent = ForeignEdits(), ForeignEdits(), frozenset()
+                    self._condition.wait_for(lambda: self._is_closed or self._reassignments)
+                    continue
+            try:
+                self._begin_readings(reassignments, brokers, time.monotonic())
+            except Exception:  # a bug must not end the thread: nothing else notices edits between two scheduled cycles
+                log.exception("Comparing throttles failed unexpectedly")
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_closed, self._tick)
+
+    def _begin_readings(
+        self, reassignments: tuple[TopicReassignment, ...], brokers: frozenset[int], now: float
+    ) -> None:
+        """Begin the readings that are due."""
+        lists = needed_lists(reassignments)
+        if self._of_lists.is_free(now):
+            suspects = {resource for resource, _ in self._lists.suspected}
+            self._begin(self._of_lists, self._check_lists, lists, LISTS_TICKS, now, suspects)
+        rates = {r: keys for r, keys in needed_rates(reassignments).items() if r.broker_id in brokers}
+        with self._lock:
+            self._silent &= {resource.broker_id for resource in rates}
+            silent_brokers = self._silent
+        answering = {r: keys for r, keys in rates.items() if r.broker_id not in silent_brokers}
+        if self._of_rates.is_free(now):
+            suspects = {resource for resource, _ in self._rates.suspected}
+            self._begin(self._of_rates, self._check_rates, answering, ROUND_TICKS, now, suspects)
+        if silent_brokers and self._of_silent.is_free(now):
+            silent = {r: keys for r, keys in rates.items() if r not in answering}
+            self._begin(self._of_silent, self._check_rates, silent, _SILENT_TICKS, now, ())
+
+    def _begin(
+        self,
+        lane: _Lane,
+        check: Callable[[Needed], None],
+        needed: Needed,
+        ticks: float,
+        now: float,
+        suspects: Collection[ConfigResource],
+    ) -> None:
+        if due := lane.rounds.due(needed, ticks * self._tick, now, suspects):
+            lane.reading = self._calls.submit(self._checked, check, {resource: needed[resource] for resource in due})
+
+    def _checked(self, check: Callable[[Needed], None], needed: Needed) -> None:
+        try:
+            check(needed)
+        except AutothrottleError as error:
+            log.debug("Throttles cannot be compared: %s", error)
+        except Exception:  # the future of this call is not read
+            log.exception("Comparing throttles failed unexpectedly")
+
+    def _check_lists(self, needed: Needed) -> None:
+        began = time.monotonic()
+        answers = self._kafka.topic_configs([resource.name for resource in needed], timeout=_TIMEOUT)
+        self._entries = self._ledger.read(_TIMEOUT).entries
+        self._report_edits(needed, current_throttles(answers.values, ConfigResource.topic), self._lists)
+        now = time.monotonic()
+        self._of_lists.rest_until = now + _REST_FACTOR * (now - began)
+
+    def _check_rates(self, needed: Needed) -> None:
+        answers = self._kafka.broker_configs([r.broker_id for r in needed], timeout=BROKER_PATIENCE)
+        with self._lock:
+            back = self._silent & answers.values.keys()
+            self._silent = (self._silent | answers.failures.keys()) - back
+        self._publish([(f"broker {b} answers again", False) for b in sorted(back & self._brokers)])
+        self._report_edits(needed, current_throttles(answers.values, ConfigResource.broker), self._rates)
+
+    def _report_edits(self, needed: Needed, current: Throttles, foreign_edits: ForeignEdits) -> None:
+        current_edits = edits(needed, current, self._entries)
+        if current_edits:
+            self._entries = self._ledger.read(_TIMEOUT).entries
+            current_edits = edits(needed, current, self._entries)
+        with self._lock:
+            edited = foreign_edits.confirmed(current_edits, needed.keys())
+        self._publish([(edited_reason(r), True) for r in sorted(edited, key=lambda resource: resource.order)])
+
+
+Throttles = dict[ConfigResource, Mapping[str, str]]
+"""Resource -> its own throttle configs (key -> value), for resources that answered."""
+
+
+def current_throttles(answers: Mapping[K, Configs], resource: Callable[[K], ConfigResource]) -> Throttles:
+    """Return resource -> throttle configs set on it, for the brokers or topics in the answers."""
+    return {
+        resource(name): {key: v.current for key, v in values.items() if v.current is not None}
+        for name, values in answers.items()
+    }

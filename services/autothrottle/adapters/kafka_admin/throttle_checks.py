@@ -25,10 +25,9 @@ from autothrottle.core.throttles.foreign_edits import (
     RECHECK,
     ForeignEdits,
     Needed,
+    NeededThrottles,
     edited_reason,
     edits,
-    needed_lists,
-    needed_rates,
 )
 from autothrottle.ports.state_store import LedgerReader
 
@@ -51,6 +50,9 @@ TOPICS_AT_ONCE = 1_000
 
 _SILENT_TICKS = 10
 """Least time between two requests to a broker that did not answer: 2 s."""
+
+_SILENT_AT_ONCE = 2
+"""Brokers that did not answer and are asked in a tick, in place of others."""
 
 _REST_FACTOR = 3
 """A reading of lists is followed by a rest of this many times its duration, since 100,000 partitions make it long."""
@@ -130,14 +132,14 @@ class ThrottleChecks:
         self._brokers: frozenset[int] = frozenset()
         self._is_closed = False
         self._lock = threading.Lock()
-        self._lists, self._rates = ForeignEdits(), ForeignEdits()
+        self._lists, self._rates, self._needed = ForeignEdits(), ForeignEdits(), NeededThrottles()
         self._silent: frozenset[int] = frozenset()
         """Registered brokers that have a role and did not report their rates."""
         self._entries: Mapping[ConfigResource, LedgerEntry] = {}
         """The ledger as last read. It is read again before an edit counts."""
         self._calls = ThreadPoolExecutor(_LANES, thread_name_prefix="throttle-checks")
         self._of_lists, self._of_rates, self._of_silent = (
-            _Lane(Rounds(at_once, self._tick)) for at_once in (TOPICS_AT_ONCE, BROKERS_AT_ONCE, BROKERS_AT_ONCE)
+            _Lane(Rounds(at_once, self._tick)) for at_once in (TOPICS_AT_ONCE, BROKERS_AT_ONCE, _SILENT_AT_ONCE)
         )
         self._thread = threading.Thread(target=self._run, name="throttle-checks", daemon=True)
         self._thread.start()
@@ -183,15 +185,17 @@ class ThrottleChecks:
         self, reassignments: tuple[TopicReassignment, ...], brokers: frozenset[int], now: float
     ) -> None:
         """Begin the readings that are due."""
-        lists = needed_lists(reassignments)
+        self._needed = self._needed.of(reassignments)
+        lists = self._needed.lists
         if self._of_lists.is_free(now):
             suspects = {resource for resource, _ in self._lists.suspected}
             self._begin(self._of_lists, self._check_lists, lists, LISTS_TICKS, now, suspects)
-        rates = {r: keys for r, keys in needed_rates(reassignments).items() if r.broker_id in brokers}
+        rates = {r: keys for r, keys in self._needed.rates.items() if r.broker_id in brokers}
         with self._lock:
             self._silent &= {resource.broker_id for resource in rates}
             silent_brokers = self._silent
         answering = {r: keys for r, keys in rates.items() if r.broker_id not in silent_brokers}
+        self._of_rates.rounds.at_once = BROKERS_AT_ONCE - (_SILENT_AT_ONCE if silent_brokers else 0)
         if self._of_rates.is_free(now):
             suspects = {resource for resource, _ in self._rates.suspected}
             self._begin(self._of_rates, self._check_rates, answering, ROUND_TICKS, now, suspects)

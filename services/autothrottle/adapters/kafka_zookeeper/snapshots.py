@@ -51,10 +51,9 @@ from autothrottle.core.retries import CLUSTER
 from autothrottle.core.throttles.foreign_edits import (
     RECHECK,
     ForeignEdits,
+    NeededThrottles,
     edited_reason,
     edits,
-    needed_lists,
-    needed_rates,
 )
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 
@@ -147,7 +146,7 @@ class ZooKeeperSnapshots:
         self._closed = False
         self._watched_since: int | None = None
         self._differences = SnapshotDifferences()
-        self._foreign_edits = ForeignEdits()
+        self._foreign_edits, self._needed = ForeignEdits(), NeededThrottles()
         self._partial: Snapshot | None = None
         """The part of a long read that callers may have while the rest is being read; None: no long read runs."""
         self._mirror.track(
@@ -245,7 +244,8 @@ class ZooKeeperSnapshots:
         reassignments, ledger = self._reassignments.reassignments, self._throttle_configs.ledger
         # Before our first write there is nothing to compare, and the flows of a large start take long to count.
         recorded = [r for r in reassignments if ConfigResource.topic(r.topic) in ledger]
-        needed = {**needed_lists(recorded), **needed_rates(recorded)}
+        self._needed = self._needed.of(recorded)
+        needed = {**self._needed.lists, **self._needed.rates}
         current = {resource: self._throttle_configs.throttles.get(resource, {}) for resource in needed}
         edited = self._foreign_edits.confirmed(edits(needed, current, ledger))
         for resource in sorted(edited, key=lambda resource: resource.order):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from operator import is_
 from statistics import median
 
 from autothrottle.core.cluster.configs import (
@@ -53,6 +54,22 @@ def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
         ConfigResource.broker(b): tuple(role.rate_key for role, broker_ids in sides if b in broker_ids)
         for b in sorted(leaders | followers)
     }
+
+
+@dataclass(slots=True)
+class NeededThrottles:
+    """The lists and rates that reassignments need, computed once while no reassignment changes."""
+
+    lists: Needed = field(default_factory=dict)
+    rates: Needed = field(default_factory=dict)
+    _reassignments: tuple[TopicReassignment, ...] = ()
+
+    def of(self, reassignments: Iterable[TopicReassignment]) -> NeededThrottles:
+        """Return the throttles of these reassignments; equal ones that are other objects count as changed."""
+        current = tuple(reassignments)
+        if len(current) == len(self._reassignments) and all(map(is_, current, self._reassignments)):
+            return self
+        return NeededThrottles(needed_lists(current), needed_rates(current), current)
 
 
 def edits(needed: Needed, current: _Current, ledger: Mapping[ConfigResource, LedgerEntry]) -> Edits:

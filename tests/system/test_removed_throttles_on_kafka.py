@@ -112,7 +112,7 @@ def test_removed_and_changed_throttles_are_back_within_seconds(each_cluster: Kaf
 
     The edits are those of Strimzi's Topic Operator, Cruise Control and Kafka's own tool.
     """
-    with moving(each_cluster, tmp_path, 50) as move:
+    with moving(each_cluster, tmp_path, 36) as move:
         took = {name: move.seconds_until_restored(*edit) for name, edit in edits_of(move).items()}
     print("\n" + ", ".join(f"{name}: {seconds:.2f} s" for name, seconds in took.items()))
     assert max(took.values()) <= WITHIN_SECONDS
@@ -177,7 +177,7 @@ def test_a_party_that_goes_on_is_undone_every_ten_seconds_and_named_with_its_rhy
         move.watch.wait_until(lambda s: s.lists == s.expected, 15, "the list is back after the party has stopped")
     print(f"\n{len(removals)} removals in {seconds} s, {len(lines)} lines:", *lines, sep="\n")
     assert 5 <= len(removals) <= 3 + seconds / 10 + 1
-    assert len(lines) <= 10
+    assert len(lines) <= 6
     assert state is not None and state.last_cycle is not None
     (finding,) = [text for text in state.last_cycle.findings if "another program" in text]
-    assert finding.startswith(f"another program removes the throttled replica lists of topic {move.topic} about every ")
+    assert finding.startswith(f"another program removes the throttled replica lists of topic {move.topic} every few ")

@@ -104,8 +104,9 @@ class _Lane:
     reading: Future[None] | None = None
     rest_until: float = 0.0
 
-    def is_free(self, now: float) -> bool:
-        return (self.reading is None or self.reading.done()) and now >= self.rest_until
+    def is_free(self, now: float, has_suspects: bool = False) -> bool:
+        """Return whether the next reading may begin; one that confirms an edit waits for no rest."""
+        return (self.reading is None or self.reading.done()) and (has_suspects or now >= self.rest_until)
 
 
 class ThrottleChecks:
@@ -187,8 +188,8 @@ class ThrottleChecks:
         """Begin the readings that are due."""
         self._needed = self._needed.of(reassignments)
         lists = self._needed.lists
-        if self._of_lists.is_free(now):
-            suspects = {resource for resource, _ in self._lists.suspected}
+        suspects = {resource for resource, _ in self._lists.suspected}
+        if self._of_lists.is_free(now, bool(suspects)):
             self._begin(self._of_lists, self._check_lists, lists, LISTS_TICKS, now, suspects)
         rates = {r: keys for r, keys in self._needed.rates.items() if r.broker_id in brokers}
         with self._lock:

@@ -151,10 +151,10 @@ _REMEMBERED = timedelta(minutes=10)
 _KEPT = 8
 """Maximum number of edits to remember of a resource; a rhythm is the median of the times between them."""
 
-_RHYTHMS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 300)
-"""The rhythms that findings name, seconds."""
+_RHYTHMS = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 300)
+"""The rhythms that findings name, seconds. An edit is noticed up to 2 s late, so shorter ones cannot be told apart."""
 
-_STEADY = 1.5
+_STEADY = 2
 """A finding keeps its rhythm while the measured one differs by at most this factor, so that the log has it once."""
 
 
@@ -215,7 +215,8 @@ class Contest:
         if len(self.edited) < CONTEST or not self.gaps:
             return 0
         seconds = median(self.gaps)
-        if self.rhythm and self.rhythm / _STEADY <= seconds <= self.rhythm * _STEADY:
+        least = 0.0 if self.rhythm == _RHYTHMS[0] else self.rhythm / _STEADY
+        if self.rhythm and least <= seconds <= self.rhythm * _STEADY:
             return self.rhythm
         return min(_RHYTHMS, key=lambda rhythm: abs(rhythm - seconds))
 
@@ -295,8 +296,9 @@ class Contests:
             what, restored, fix = _OF_BROKERS if kind is ResourceType.BROKER else _OF_TOPICS
             verb = "removes" if removes else "changes"
             names = _brokers(resources) if kind is ResourceType.BROKER else _topics(resources)
+            when = "every few seconds" if rhythm == _RHYTHMS[0] else f"about every {rhythm} s"
             yield (
-                f"another program {verb} the {what} of {names} about every {rhythm} s; autothrottle restores "
+                f"another program {verb} the {what} of {names} {when}; autothrottle restores "
                 f"{restored}, after {CONTEST} times in a minute every {RESTORE_PAUSE.total_seconds():.0f} s at most, "
                 f"and copies may run unthrottled until then. Fix: {fix}"
             )

@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -62,8 +61,6 @@ _TIMEOUT = timedelta(seconds=5)
 BROKER_PATIENCE = timedelta(seconds=3)
 """A broker that takes longer to describe its rates does not answer."""
 
-_LANES = 3
-
 
 @dataclass(slots=True)
 class Rounds:
@@ -96,19 +93,6 @@ class Rounds:
         return chosen
 
 
-@dataclass(slots=True)
-class _Lane:
-    """Readings of one kind, one after the other; those of other lanes do not wait for it."""
-
-    rounds: Rounds
-    reading: Future[None] | None = None
-    rest_until: float = 0.0
-
-    def is_free(self, now: float, has_suspects: bool = False) -> bool:
-        """Return whether the next reading may begin; one that confirms an edit waits for no rest."""
-        return (self.reading is None or self.reading.done()) and (has_suspects or now >= self.rest_until)
-
-
 class ThrottleChecks:
     """Compares throttles in the background, from the first reassignment that `follow` gets to the last. Thread-safe."""
 
@@ -119,7 +103,7 @@ class ThrottleChecks:
         publish: Callable[[Iterable[Difference]], None],
         tick: timedelta = RECHECK,
     ) -> None:
-        """Start a thread, which waits for a reassignment.
+        """Start the threads, which wait for a reassignment.
 
         Args:
             kafka: stays open when this is closed.
@@ -131,27 +115,35 @@ class ThrottleChecks:
         self._condition = threading.Condition()
         self._reassignments: tuple[TopicReassignment, ...] = ()
         self._brokers: frozenset[int] = frozenset()
-        self._is_closed = False
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._lists, self._rates, self._needed = ForeignEdits(), ForeignEdits(), NeededThrottles()
         self._silent: frozenset[int] = frozenset()
         """Registered brokers that have a role and did not report their rates."""
         self._entries: Mapping[ConfigResource, LedgerEntry] = {}
         """The ledger as last read. It is read again before an edit counts."""
-        self._calls = ThreadPoolExecutor(_LANES, thread_name_prefix="throttle-checks")
         self._of_lists, self._of_rates, self._of_silent = (
-            _Lane(Rounds(at_once, self._tick)) for at_once in (TOPICS_AT_ONCE, BROKERS_AT_ONCE, _SILENT_AT_ONCE)
+            Rounds(at_once, self._tick) for at_once in (TOPICS_AT_ONCE, BROKERS_AT_ONCE, _SILENT_AT_ONCE)
         )
-        self._thread = threading.Thread(target=self._run, name="throttle-checks", daemon=True)
-        self._thread.start()
+        # A thread for each kind, so that none waits for an answer that another one needs.
+        self._threads = [
+            threading.Thread(target=self._run, args=[read], name=f"throttle-checks-{kind}", daemon=True)
+            for kind, read in (
+                ("lists", self._read_lists),
+                ("rates", self._read_rates),
+                ("silent", self._read_silent_brokers),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """End the thread. Idempotent."""
+        """End the threads. Idempotent."""
+        self._closing.set()
         with self._condition:
-            self._is_closed = True
             self._condition.notify_all()
-        self._thread.join()
-        self._calls.shutdown()
+        for thread in self._threads:
+            thread.join()
 
     def follow(self, reassignments: Collection[TopicReassignment], brokers: frozenset[int]) -> None:
         """Check the throttles of these reassignments from now on; empty: nothing is checked.
@@ -166,79 +158,76 @@ class ThrottleChecks:
             self._reassignments = tuple(counted[r.topic] if counted.get(r.topic) == r else r for r in reassignments)
             self._brokers = brokers
             self._condition.notify_all()
+        if not reassignments:
+            with self._lock:
+                self._lists, self._rates, self._silent = ForeignEdits(), ForeignEdits(), frozenset()
 
-    def _run(self) -> None:
-        while not self._is_closed:
-            with self._condition:
-                reassignments, brokers = self._reassignments, self._brokers
-                if not reassignments:
-                    self._lists, self._rates, self._silent = ForeignEdits(), ForeignEdits(), frozenset()
-                    self._condition.wait_for(lambda: self._is_closed or self._reassignments)
-                    continue
+    def _run(self, read: Callable[[NeededThrottles, float], float]) -> None:
+        """Read again and again while something moves.
+
+        Args:
+            read: reads what is due at this monotonic time, and returns how long to rest, seconds.
+        """
+        while (reassignments := self._awaited_reassignments()) is not None:
+            began, rest = time.monotonic(), 0.0
             try:
-                self._begin_readings(reassignments, brokers, time.monotonic())
+                with self._lock:
+                    needed = self._needed = self._needed.of(reassignments)
+                rest = read(needed, began)
+            except AutothrottleError as error:
+                log.debug("Throttles cannot be compared: %s", error)
             except Exception:  # a bug must not end the thread: nothing else notices edits between two scheduled cycles
                 log.exception("Comparing throttles failed unexpectedly")
-            with self._condition:
-                self._condition.wait_for(lambda: self._is_closed, self._tick)
+            self._closing.wait(max(rest, began + self._tick - time.monotonic()))
 
-    def _begin_readings(
-        self, reassignments: tuple[TopicReassignment, ...], brokers: frozenset[int], now: float
-    ) -> None:
-        """Begin the readings that are due."""
-        self._needed = self._needed.of(reassignments)
-        lists = self._needed.lists
+    def _awaited_reassignments(self) -> tuple[TopicReassignment, ...] | None:
+        """Wait for reassignments and return them; None: closed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._closing.is_set() or self._reassignments)
+            return None if self._closing.is_set() else self._reassignments
+
+    def _read_lists(self, needed: NeededThrottles, now: float) -> float:
         suspects = {resource for resource, _ in self._lists.suspected}
-        if self._of_lists.is_free(now, bool(suspects)):
-            self._begin(self._of_lists, self._check_lists, lists, LISTS_TICKS, now, suspects)
-        rates = {r: keys for r, keys in self._needed.rates.items() if r.broker_id in brokers}
-        with self._lock:
-            self._silent &= {resource.broker_id for resource in rates}
-            silent_brokers = self._silent
-        answering = {r: keys for r, keys in rates.items() if r.broker_id not in silent_brokers}
-        self._of_rates.rounds.at_once = BROKERS_AT_ONCE - (_SILENT_AT_ONCE if silent_brokers else 0)
-        if self._of_rates.is_free(now):
-            suspects = {resource for resource, _ in self._rates.suspected}
-            self._begin(self._of_rates, self._check_rates, answering, ROUND_TICKS, now, suspects)
-        if silent_brokers and self._of_silent.is_free(now):
-            silent = {r: keys for r, keys in rates.items() if r not in answering}
-            self._begin(self._of_silent, self._check_rates, silent, _SILENT_TICKS, now, ())
-
-    def _begin(
-        self,
-        lane: _Lane,
-        check: Callable[[Needed], None],
-        needed: Needed,
-        ticks: float,
-        now: float,
-        suspects: Collection[ConfigResource],
-    ) -> None:
-        if due := lane.rounds.due(needed, ticks * self._tick, now, suspects):
-            lane.reading = self._calls.submit(self._checked, check, {resource: needed[resource] for resource in due})
-
-    def _checked(self, check: Callable[[Needed], None], needed: Needed) -> None:
-        try:
-            check(needed)
-        except AutothrottleError as error:
-            log.debug("Throttles cannot be compared: %s", error)
-        except Exception:  # the future of this call is not read
-            log.exception("Comparing throttles failed unexpectedly")
-
-    def _check_lists(self, needed: Needed) -> None:
-        began = time.monotonic()
-        answers = self._kafka.topic_configs([resource.name for resource in needed], timeout=_TIMEOUT)
+        due = self._of_lists.due(needed.lists, LISTS_TICKS * self._tick, now, suspects)
+        if not due:
+            return 0.0
+        answers = self._kafka.topic_configs([resource.name for resource in due], timeout=_TIMEOUT)
         self._entries = self._ledger.read(_TIMEOUT).entries
-        self._report_edits(needed, current_throttles(answers.values, ConfigResource.topic), self._lists)
-        now = time.monotonic()
-        self._of_lists.rest_until = now + _REST_FACTOR * (now - began)
+        lists = {resource: needed.lists[resource] for resource in due}
+        self._report_edits(lists, current_throttles(answers.values, ConfigResource.topic), self._lists)
+        # A reading that confirms an edit follows at once.
+        return 0.0 if self._lists.suspected else _REST_FACTOR * (time.monotonic() - now)
 
-    def _check_rates(self, needed: Needed) -> None:
-        answers = self._kafka.broker_configs([r.broker_id for r in needed], timeout=BROKER_PATIENCE)
+    def _read_rates(self, needed: NeededThrottles, now: float) -> float:
+        silent = self._silent_brokers(needed)
+        rates = {r: keys for r, keys in needed.rates.items() if r.broker_id in self._brokers - silent}
+        self._of_rates.at_once = BROKERS_AT_ONCE - (_SILENT_AT_ONCE if silent else 0)
+        suspects = {resource for resource, _ in self._rates.suspected}
+        return self._check_rates(rates, self._of_rates.due(rates, ROUND_TICKS * self._tick, now, suspects))
+
+    def _read_silent_brokers(self, needed: NeededThrottles, now: float) -> float:
+        silent = self._silent_brokers(needed)
+        rates = {r: keys for r, keys in needed.rates.items() if r.broker_id in self._brokers & silent}
+        return self._check_rates(rates, self._of_silent.due(rates, _SILENT_TICKS * self._tick, now))
+
+    def _silent_brokers(self, needed: NeededThrottles) -> frozenset[int]:
+        with self._lock:
+            self._silent &= {resource.broker_id for resource in needed.rates}
+            return self._silent
+
+    def _check_rates(self, rates: Needed, due: Sequence[ConfigResource]) -> float:
+        """Read the rates that are due; return the time until a tick after the requests."""
+        if not due:
+            return 0.0
+        sent = time.monotonic()
+        answers = self._kafka.broker_configs([r.broker_id for r in due], timeout=BROKER_PATIENCE)
         with self._lock:
             back = self._silent & answers.values.keys()
             self._silent = (self._silent | answers.failures.keys()) - back
         self._publish([(f"broker {b} answers again", False) for b in sorted(back & self._brokers)])
-        self._report_edits(needed, current_throttles(answers.values, ConfigResource.broker), self._rates)
+        current = current_throttles(answers.values, ConfigResource.broker)
+        self._report_edits({resource: rates[resource] for resource in due}, current, self._rates)
+        return sent + self._tick - time.monotonic()
 
     def _report_edits(self, needed: Needed, current: Throttles, foreign_edits: ForeignEdits) -> None:
         current_edits = edits(needed, current, self._entries)

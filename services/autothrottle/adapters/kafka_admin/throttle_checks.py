@@ -53,9 +53,6 @@ _SILENT_TICKS = 10
 _SILENT_AT_ONCE = 2
 """Brokers that did not answer and are asked in a tick, in place of others."""
 
-_REST_FACTOR = 3
-"""A reading of lists is followed by a rest of this many times its duration, since 100,000 partitions make it long."""
-
 _TIMEOUT = timedelta(seconds=5)
 
 BROKER_PATIENCE = timedelta(seconds=3)
@@ -192,11 +189,12 @@ class ThrottleChecks:
         if not due:
             return 0.0
         answers = self._kafka.topic_configs([resource.name for resource in due], timeout=_TIMEOUT)
+        took = time.monotonic() - now
         self._entries = self._ledger.read(_TIMEOUT).entries
         lists = {resource: needed.lists[resource] for resource in due}
         self._report_edits(lists, current_throttles(answers.values, ConfigResource.topic), self._lists)
-        # A reading that confirms an edit follows at once.
-        return 0.0 if self._lists.suspected else _REST_FACTOR * (time.monotonic() - now)
+        # The lists of 100,000 partitions take long to read. A reading that confirms an edit follows at once.
+        return 0.0 if self._lists.suspected else took
 
     def _read_rates(self, needed: NeededThrottles, now: float) -> float:
         silent = self._silent_brokers(needed)

@@ -35,6 +35,8 @@ INTERVAL = 5
 DESTINATION = 1005
 CHANGE_THRESHOLD = 0.1
 """The default of the services, as a fraction."""
+RESTORED_WITHIN_SECONDS = 4.0
+"""An edit of a list is noticed within about 1 s. A cycle, two samples and tolerance for a busy machine follow."""
 SLACK_SECONDS = INTERVAL + 1.0
 """Tolerance for a busy machine in limits of one cycle."""
 
@@ -179,7 +181,7 @@ def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
             repaired = watch.wait_until(lambda s: bool(s.moving) and s.lists == s.expected, 30, f"{key} is repaired")
             took.append(repaired.at - deleted)
             print(f"\n{key}: repaired {took[-1]:.1f} s after another party deleted it")
-    assert max(took) <= INTERVAL + SLACK_SECONDS
+    assert max(took) <= RESTORED_WITHIN_SECONDS
 
 
 @pytest.mark.timeout(600)

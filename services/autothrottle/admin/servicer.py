@@ -265,7 +265,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         log_action(AuditAction.START_CATCH_UP, catch_up.author, sentence, catch_up.broker_id)
         warnings = self._unregistered(
             catch_up.broker_id,
-            "its replicas are throttled from its start; without replicas the catch-up ends at once",
+            "its replicas are throttled from its start, but its first fetches, of at most "
+            "replica.fetch.response.max.bytes (10.5 MB by default) from each leader, pass at link speed; without "
+            "replicas the catch-up ends at once",
         )
         sent = SAME_NAMES.to_message(admin_pb2.CatchUp, catch_up)
         return admin_pb2.StartCatchUpResponse(catch_up=sent, warnings=warnings)

@@ -158,6 +158,10 @@ INEFFECTIVE = ExportedMetric(
     "autothrottle_ineffective_throttles",
     "Link sides that replicate above their throttle for two quota windows: the broker does not apply it",
 )
+CONTESTED = ExportedMetric(
+    "autothrottle_contested_throttles",
+    "Brokers and topics whose throttles another program edits again and again while something moves",
+)
 
 # Each broker in each of its roles in the reassignments.
 THROTTLE = ExportedMetric(

@@ -270,6 +270,7 @@ def _of_cycle(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
     yield exported.TOPICS.sample(len(record.topics))
     yield exported.STALLED.sample(len(throttles.guards.stalled))
     yield exported.INEFFECTIVE.sample(len(throttles.effect.ineffective))
+    yield exported.CONTESTED.sample(len(throttles.contests.contested))
     for kind, count in _invalid_resources(last.decision).items():
         yield exported.INVALID_RESOURCES.sample(count, kind)
     if record.bytes_left is not None:

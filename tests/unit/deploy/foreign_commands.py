@@ -31,7 +31,7 @@ FOREIGN_FLAGS = {
     "systemctl": {"now"},
     "pip": {"require-hashes", "no-index", "no-deps", "no-build-isolation"},
     "kafka-topics.sh": {"bootstrap-server", "delete", "topic"},
-    "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
+    "kafka-reassign-partitions.sh": {"throttle", "verify", "cancel", "preserve-throttles", "bootstrap-server"},
 }
 """Foreign program -> its flags in the pages."""
 

@@ -12,25 +12,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions, time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments
+from autothrottle.adapters.kafka_admin.throttle_checks import (
+    BROKER_PATIENCE,
+    ThrottleChecks,
+    Throttles,
+    current_throttles,
+)
 from autothrottle.adapters.kafka_admin.values import Answers, Configs
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.core.cluster.configs import (
-    RATE_KEYS,
     REPLICAS_KEYS,
     ConfigResource,
-    LedgerEntry,
-    LedgerKey,
     ResourceType,
-    parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import (
     ANY_SNAPSHOT,
@@ -40,17 +41,14 @@ from autothrottle.core.cluster.snapshot import (
     Snapshot,
     SnapshotDifferences,
     SnapshotRequest,
-    TopicReassignment,
 )
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
+from autothrottle.core.throttles.foreign_edits import RECHECK, edits
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 from autothrottle.ports.state_store import LedgerCopy, LedgerReader
 
 log = logging.getLogger(__name__)
-
-_BROKER_PATIENCE = timedelta(seconds=3)
-"""A broker that takes longer to describe its rates is unreachable in this snapshot."""
 
 _POLL_TIMEOUT = timedelta(seconds=5)
 
@@ -63,9 +61,6 @@ _POLLS_COMPARED = 5
 _LIST_READS = 3
 """Further reads of lists, while a broker may not know a new config."""
 
-_RECHECK_SECONDS = 0.2
-"""Delay before an apparent edit of our throttles by another party is checked again."""
-
 _CLOCK_SKEW_MS = 60_000
 """Maximum time by which the clock of another discovery replica may be ahead."""
 
@@ -77,33 +72,6 @@ _RETRIED = (
     "throttles are written while it is down"
 )
 
-_ThrottleConfigs = Mapping[ConfigResource, Mapping[str, str]]
-"""Resource -> its own throttle configs (key -> value), for resources that answered."""
-
-Needed = Mapping[ConfigResource, tuple[str, ...]]
-"""Resource -> the throttle keys that reassignments need there."""
-
-Edits = Mapping[tuple[ConfigResource, str], str | None]
-"""(resource, key) -> the current value, which is not ours; None: the key is not set."""
-
-
-@dataclass(slots=True)
-class _ForeignEdits:
-    """Tracks edits by other parties of throttles that reassignments need."""
-
-    reported: Edits = field(default_factory=dict)
-    """Edits that were reported and are still in place."""
-    suspected: Edits = field(default_factory=dict)
-    """Edits that were seen once. The queried broker may lag behind, or we are in the middle of a write."""
-
-    def confirmed(self, current: Edits) -> frozenset[ConfigResource]:
-        """Store what was found; return resources whose edits were now seen twice and not reported yet."""
-        fresh = current.items() - self.reported.items()
-        twice = fresh & self.suspected.items()
-        self.reported = dict(current.items() - fresh | twice)
-        self.suspected = dict(fresh - twice)
-        return frozenset(resource for (resource, _), _ in twice)
-
 
 @dataclass(slots=True)
 class _Poll:
@@ -113,14 +81,8 @@ class _Poll:
     last_poll: datetime | None = None
     """Start of the last poll, UTC; None: there was none."""
     error: str = ""
-    lists: _ForeignEdits = field(default_factory=_ForeignEdits)
-    rates: _ForeignEdits = field(default_factory=_ForeignEdits)
-    silent: frozenset[int] = frozenset()
-    """Registered brokers that have a role and did not report their rates."""
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_POLLS_COMPARED))
     """Durations of the last polls that succeeded."""
-    rates_check: Future[None] | None = None
-    rates_due: float = 0.0
 
 
 class AdminSnapshots:
@@ -136,6 +98,7 @@ class AdminSnapshots:
         ledger: LedgerReader,
         poll: timedelta = timedelta(seconds=1),
         progress: ProgressReader | None = None,
+        check_tick: timedelta = RECHECK,
     ) -> None:
         """Start to poll.
 
@@ -144,6 +107,7 @@ class AdminSnapshots:
             ledger: stays open when this is closed.
             poll: interval of the poll for reassignments, > 0.
             progress: reads log sizes; its creator closes it. None: snapshots have no progress.
+            check_tick: see `ThrottleChecks`.
         """
         self._kafka, self._ledger, self._interval = kafka, ledger, poll.total_seconds()
         self._progress = progress
@@ -158,6 +122,7 @@ class AdminSnapshots:
         self._poll = _Poll()
         self._closed = threading.Event()
         self._calls = ThreadPoolExecutor(_THREADS, thread_name_prefix="admin-snapshots")
+        self._checks = ThrottleChecks(kafka, ledger, self._publish, check_tick)
         self._growth_watch = progress.watch_growth(self._logs_grew) if progress else None
         self._thread = threading.Thread(target=self._follow, name="admin-snapshots-poll", daemon=True)
         self._thread.start()
@@ -168,6 +133,7 @@ class AdminSnapshots:
             self._growth_watch.close()
         self._closed.set()
         self._thread.join()
+        self._checks.close()
         self._calls.shutdown()
 
     # The port's methods.
@@ -216,7 +182,10 @@ class AdminSnapshots:
         involved = roles.keys() | ledger_brokers | replicas_of
         self._note(ClusterView(registered, reading.reassignments), involved)
         unreadable = _unreadable(rates, lists, involved - registered)
-        current = {**_current(rates.values, ConfigResource.broker), **_current(lists.values, ConfigResource.topic)}
+        current = {
+            **current_throttles(rates.values, ConfigResource.broker),
+            **current_throttles(lists.values, ConfigResource.topic),
+        }
         if self._kafka.has_controllers:
             self._rates_of_others |= _rates_of_others(rates.values, ledger)
             current |= self._last_known(involved - registered, ledger)
@@ -238,7 +207,7 @@ class AdminSnapshots:
     def _read_brokers(self, deadline: float) -> tuple[frozenset[int], Answers[int, Configs]]:
         """Return the registered brokers, and the configs that they report."""
         registered = self._kafka.brokers(timeout=time_left(deadline))
-        patience = min(time_left(deadline), _BROKER_PATIENCE)
+        patience = min(time_left(deadline), BROKER_PATIENCE)
         return registered, self._kafka.broker_configs(registered, timeout=patience)
 
     def _read_lists(
@@ -255,7 +224,10 @@ class AdminSnapshots:
         """Read our lists again if they seem edited: the queried broker may not know our write yet."""
         ledger_keys = {resource: REPLICAS_KEYS for resource in ledger.entries if resource.type is ResourceType.TOPIC}
         for pause in islice(LISTS.waits(), _LIST_READS):
-            odd = {r.name for r, _ in edits(ledger_keys, _current(lists.values, ConfigResource.topic), ledger.entries)}
+            odd = {
+                r.name
+                for r, _ in edits(ledger_keys, current_throttles(lists.values, ConfigResource.topic), ledger.entries)
+            }
             if not odd or time.monotonic() + pause > deadline:
                 break
             time.sleep(pause)
@@ -263,13 +235,13 @@ class AdminSnapshots:
             lists = Answers({**lists.values, **again.values}, {**lists.failures, **again.failures})
         return lists
 
-    def _last_known(self, down: Collection[int], ledger: LedgerCopy) -> _ThrottleConfigs:
+    def _last_known(self, down: Collection[int], ledger: LedgerCopy) -> Throttles:
         """The current rates of brokers that are down, so that a controller can change them: no node describes them.
 
         They are our writes, and the rates of other parties when the broker was last read. A rate that was set before
         discovery started, or while the broker was down, is not known.
         """
-        rates_of_brokers = {}
+        rates_of_brokers: Throttles = {}
         for broker_id in down:
             resource = ConfigResource.broker(broker_id)
             if resource in ledger.unreadable:
@@ -297,9 +269,7 @@ class AdminSnapshots:
                 self._poll_once()
                 took = time.monotonic() - began
                 self._poll.seconds.append(took)
-                again = self._poll.lists.suspected or self._poll.rates.suspected
-                rest = _REST_FACTOR * min(self._poll.seconds)
-                pause = max(_RECHECK_SECONDS if again else self._interval - took, rest)
+                pause = max(self._interval - took, _REST_FACTOR * min(self._poll.seconds))
             except AutothrottleError as error:
                 failure = str(error)
             except Exception:  # a bug must not end the poll: nothing else detects new reassignments
@@ -327,11 +297,7 @@ class AdminSnapshots:
         if self._progress:
             self._progress.follow(tuple(poll.reading.reassignments.values()), self._brokers, poll.last_poll)
         poll.last_poll = began
-        if poll.reading.reassignments:
-            self._check_lists()
-            self._check_rates_in_background()
-        else:
-            poll.lists, poll.rates, poll.silent = _ForeignEdits(), _ForeignEdits(), frozenset()
+        self._checks.follow(poll.reading.reassignments.values(), self._brokers)
 
     def _publish(self, differences: Iterable[Difference]) -> None:
         for reason, urgent in differences:
@@ -339,55 +305,6 @@ class AdminSnapshots:
 
     def _logs_grew(self, reason: str) -> None:
         self._publish([(reason, False)])
-
-    # Detecting edits of throttles by other parties.
-
-    def _check_lists(self) -> None:
-        needed = needed_lists(self._poll.reading.reassignments.values())
-        answers = self._kafka.topic_configs([resource.name for resource in needed], timeout=_POLL_TIMEOUT)
-        self._report_edits(needed, _current(answers.values, ConfigResource.topic), self._poll.lists)
-
-    def _check_rates_in_background(self) -> None:
-        """Check the brokers' rates in another thread, because the poll must not wait for a dying broker."""
-        poll = self._poll
-        if poll.rates_check is not None and not poll.rates_check.done():
-            return
-        if time.monotonic() >= poll.rates_due:
-            poll.rates_check = self._calls.submit(self._check_rates)
-
-    def _check_rates(self) -> None:
-        poll, began = self._poll, time.monotonic()
-        needed = needed_rates(poll.reading.reassignments.values())
-        queried = [resource.broker_id for resource in needed if resource.broker_id in self._brokers]
-        try:
-            answers = self._kafka.broker_configs(queried, timeout=_BROKER_PATIENCE)
-            self._report_returned(frozenset(answers.failures))
-            self._report_edits(needed, _current(answers.values, ConfigResource.broker), poll.rates)
-        except AutothrottleError as error:
-            log.debug("Rates cannot be compared: %s", error)
-        except Exception:  # the future of this call is not read
-            log.exception("Comparing rates failed unexpectedly")
-        now = time.monotonic()
-        poll.rates_due = now + _REST_FACTOR * (now - began)
-
-    def _report_returned(self, silent: frozenset[int]) -> None:
-        """Report brokers that stayed registered, did not answer, and answer again."""
-        poll = self._poll
-        back, poll.silent = poll.silent - silent, silent
-        self._publish((f"broker {b} answers again", False) for b in sorted(back & self._brokers))
-
-    def _report_edits(self, needed: Needed, current: _ThrottleConfigs, foreign_edits: _ForeignEdits) -> None:
-        current_edits = edits(needed, current, self._ledger.read(_POLL_TIMEOUT).entries)
-        edited = foreign_edits.confirmed(current_edits)
-        self._publish((f"another party edited the throttles of {resource}", True) for resource in sorted(edited))
-
-
-def _current(answers: Mapping[Any, Configs], resource: Callable[[Any], ConfigResource]) -> _ThrottleConfigs:
-    """Return resource -> throttle configs set on it, for the brokers or topics in the answers."""
-    return {
-        resource(name): {key: v.current for key, v in values.items() if v.current is not None}
-        for name, values in answers.items()
-    }
 
 
 def _unreadable(
@@ -412,51 +329,3 @@ def _rates_of_others(answers: Mapping[int, Configs], ledger: LedgerCopy) -> dict
         rates = {key: ledger_keys[key].before if key in ledger_keys else value.current for key, value in values.items()}
         rates_of_brokers[broker_id] = {key: rate for key, rate in rates.items() if rate is not None}
     return rates_of_brokers
-
-
-def needed_lists(reassignments: Iterable[TopicReassignment]) -> Needed:
-    """Return the lists that throttle reassignments. A fully replicated topic needs none: its lists get removed."""
-    return {ConfigResource.topic(r.topic): REPLICAS_KEYS for r in reassignments if any(row[3] for row in r.rows())}
-
-
-def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
-    """Return the rates that throttle reassignments, for the roles of each broker."""
-    roles = Snapshot(version=1, reassignments=tuple(reassignments)).participants
-    return {
-        ConfigResource.broker(b): tuple(role.rate_key for role in roles_of_broker)
-        for b, roles_of_broker in roles.items()
-    }
-
-
-def edits(needed: Needed, current: _ThrottleConfigs, ledger: Mapping[ConfigResource, LedgerEntry]) -> Edits:
-    """Return the current values that differ from our written or intended ones.
-
-    Args:
-        needed: the keys to compare; we may be removing others ourselves.
-        current: resource -> its throttle configs; a resource that is absent was not read.
-        ledger: our entries, read after `current`, because each of our writes is recorded there first.
-    """
-    foreign = {}
-    for resource, keys in needed.items():
-        entry = ledger.get(resource)
-        if entry is None or resource not in current:
-            continue
-        for key in keys:
-            value, ledger_key = current[resource].get(key), entry.keys.get(key)
-            if ledger_key is not None and not _is_ours(key, value, ledger_key):
-                foreign[resource, key] = value
-    return foreign
-
-
-def _is_ours(key: str, current: str | None, ledger_key: LedgerKey) -> bool:
-    if ledger_key.is_ours(current):
-        return True
-    if key in RATE_KEYS or current is None:
-        return False
-    try:
-        present, written = parse_replicas(current), parse_replicas(ledger_key.written or "")
-        # A list is edited entry by entry, so the entries common to both versions never disappear.
-        intended = written if ledger_key.intent is None else parse_replicas(ledger_key.intent)
-    except Invalid:
-        return False
-    return written & intended <= present <= written | intended | ledger_key.late

@@ -48,6 +48,13 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.core.retries import CLUSTER
+from autothrottle.core.throttles.foreign_edits import (
+    RECHECK,
+    ForeignEdits,
+    NeededThrottles,
+    edited_reason,
+    edits,
+)
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 
 
@@ -139,6 +146,7 @@ class ZooKeeperSnapshots:
         self._closed = False
         self._watched_since: int | None = None
         self._differences = SnapshotDifferences()
+        self._foreign_edits, self._needed = ForeignEdits(), NeededThrottles()
         self._partial: Snapshot | None = None
         """The part of a long read that callers may have while the rest is being read; None: no long read runs."""
         self._mirror.track(
@@ -200,7 +208,7 @@ class ZooKeeperSnapshots:
 
     def _follow(self) -> None:
         while not self._closed:
-            self._dirty.wait()
+            self._dirty.wait(RECHECK.total_seconds() if self._foreign_edits.suspected else None)
             self._dirty.clear()
             woken, connection = datetime.now(UTC), self._mirror.reconnections
             if self._closed:
@@ -209,6 +217,7 @@ class ZooKeeperSnapshots:
                 with self._lock:
                     version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
                     self._publish_differences(version)
+                    self._publish_edits(version)
                     if self._progress:
                         # After watch events this time is exact. Changes before the first read, or during a lost
                         # connection, may be hours old.
@@ -226,6 +235,22 @@ class ZooKeeperSnapshots:
         view = ClusterView(self._brokers(), dict(self._reassignments.current))
         for reason, urgent in self._differences.since_last_view(view):
             self._watchers.publish(SnapshotEvent(version, reason, urgent))
+
+    def _publish_edits(self, version: int) -> None:
+        """Report edits by other parties of throttles that reassignments need.
+
+        An edit counts when it is seen twice: a read may show the config that we have just written without its ledger
+        entry.
+        """
+        reassignments, ledger = self._reassignments.reassignments, self._throttle_configs.ledger
+        # Before our first write there is nothing to compare, and the flows of a large start take long to count.
+        recorded = [r for r in reassignments if ConfigResource.topic(r.topic) in ledger]
+        self._needed = self._needed.of(recorded)
+        needed = {**self._needed.lists, **self._needed.rates}
+        current = {resource: self._throttle_configs.throttles.get(resource, {}) for resource in needed}
+        edited = self._foreign_edits.confirmed(edits(needed, current, ledger))
+        for resource in sorted(edited, key=lambda resource: resource.order):
+            self._watchers.publish(SnapshotEvent(version, edited_reason(resource), urgent=True))
 
     def _retry_later(self) -> None:
         time.sleep(CLUSTER.first)

@@ -51,6 +51,7 @@ from autothrottle.core.quotas.keys import (
 )
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
+from autothrottle.core.throttles.foreign_edits import edited_reason, edits, needed_lists, needed_rates
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import (
     PERMITTED,
@@ -343,6 +344,11 @@ class MemoryCluster(Outages):
         with self._lock:
             _put(self.configs.setdefault(resource, {}), key, value)
             self.version += 1
+            reassignments = tuple(self._reassignments())
+            needed = {**needed_lists(reassignments), **needed_rates(reassignments)}
+            edited = edits({resource: needed.get(resource, ())}, {resource: self.configs[resource]}, self.ledger)
+        if (resource, key) in edited:
+            self._publish(edited_reason(resource), urgent=True)
 
     def set_default_as_user(self, key: str, value: str | None) -> None:
         """Set one config at the brokers' `<default>` level, as another user; None deletes it."""

@@ -33,6 +33,7 @@ from autothrottle.core.policy.interface import Limits, Policy
 from autothrottle.core.quotas.keys import ClientQuotaEntity, ClientReading, QuotaKey, QuotaState, entity_of_path
 from autothrottle.core.quotas.yielding import MAX_LIMITED, READ_CLIENTS_EVERY, YieldRules, YieldTarget, yield_targets
 from autothrottle.core.throttles.changes import RampState, WriteHistory
+from autothrottle.core.throttles.foreign_edits import NO_CONTESTS, Contests
 from autothrottle.core.throttles.guards import GuardState, ThrottleEffect
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import ThrottleHistory
@@ -80,6 +81,8 @@ class ThrottleState:
     """Whether the lists in the ledger belong to a catch-up or to a submission that failed, not to a reassignment."""
     guards: GuardState = GuardState()  # noqa: RUF009 (frozen)
     effect: ThrottleEffect = field(default_factory=ThrottleEffect)
+    contests: Contests = NO_CONTESTS
+    """The parties that edit our throttles."""
     capacities: Mapping[LinkSide, BytesPerSecond] = field(default_factory=dict)
     """Link side -> its capacity as last known, bytes/s: an override stays limited while the metrics fail."""
 

@@ -231,7 +231,7 @@ def _with_throttles(
         window=throttles.window,
         plan=throttles.plan,
         unwritten=throttles.unwritten,
-        ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle),
+        ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle, throttles.held),
         changes=() if settings.shadow else total.changes,
         would=total.changes if settings.shadow else (),
         refused=total.refused,
@@ -317,7 +317,8 @@ def settle(
     """
     state, term = decision.state, decision.state.term
     ledger = decision.view.to_throttle.ledger
-    settled = Settled(results.outcomes, Applied.of(decision.changes, results.outcomes, ledger))
+    contested = term.throttles.contests.contested
+    settled = Settled(results.outcomes, Applied.of(decision.changes, results.outcomes, ledger, contested))
     if decision.error is None and results.are_written:
         state = _with_writes(settings, decision, settled, results)
         if decision.between_cycles:

@@ -34,6 +34,7 @@ from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
 from autothrottle.core.records import Outcome, OutcomeStatus, Throttle
+from autothrottle.core.throttles.foreign_edits import NO_CONTESTS, Contests, ResourceEdit, resource_edit
 from autothrottle.core.throttles.ownership import (
     LONGEST_PACE,
     PACE,
@@ -123,10 +124,18 @@ class ChangeSet:
     """Foreign edits of our keys, and problems with them, one sentence each."""
     invalid_lists: int = 0
     """Topics with a foreign replica list that no broker applies."""
+    repaired: Mapping[ConfigResource, ResourceEdit] = field(default_factory=dict)
+    """Resource -> what another party has edited of it."""
 
 
 def changes(
-    plan: Plan, snapshot: Snapshot, at: datetime, term: int, cycle: int = 0, pace: Pace | None = None
+    plan: Plan,
+    snapshot: Snapshot,
+    at: datetime,
+    term: int,
+    cycle: int = 0,
+    pace: Pace | None = None,
+    contests: Contests = NO_CONTESTS,
 ) -> ChangeSet:
     """Return the edits that apply the plan, and release every key that the plan does not need.
 
@@ -137,11 +146,14 @@ def changes(
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
         pace: time that the next ramp steps stand for; None: raise rates at once.
+        contests: the resources that another party edits again and again. They have a finding of their own, and those
+            that are held keep the other party's values for now.
     """
     done: list[Change] = []
     refused: list[Outcome] = []
     findings: list[str] = []
-    invalid_lists = 0
+    repaired: dict[ConfigResource, ResourceEdit] = {}
+    invalid_lists, contested, held = 0, contests.contested, contests.held
     rates, of_reassignment = plan.rates, brokers_throttled_for_reassignment(snapshot)
     tool_rates = {ConfigResource.broker(b) for b in of_reassignment}
     topics = {ConfigResource.topic(t) for t in plan.replicas}
@@ -151,15 +163,20 @@ def changes(
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
             continue
         keys = _desired_keys(plan, rates, of_reassignment, snapshot, resource, pace)
+        entry, current = snapshot.ledger.get(resource), snapshot.throttles.get(resource, {})
+        if entry is not None and (edited := [name for name, key in keys.items() if key.is_repaired]):
+            repaired[resource] = resource_edit(entry, edited, current)
+            if resource in contested:
+                keys |= {name: replace(keys[name], finding="") for name in edited}
+            if resource in held:
+                keys |= {name: DesiredKey(current.get(name), entry.keys[name]) for name in edited}
         texts = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
         findings += [f"{resource}, {name}: {text}" for name, text in texts]
         invalid_lists += any(key.is_invalid for key in keys.values())
-        change = change_of(
-            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), at, term, cycle
-        )
+        change = change_of(resource, keys, current, entry, at, term, cycle)
         if change is not None:
             done.append(change)
-    return ChangeSet(tuple(done), tuple(refused), tuple(findings), invalid_lists)
+    return ChangeSet(tuple(done), tuple(refused), tuple(findings), invalid_lists, repaired)
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,7 @@ class Applied:
     topics_cleared: tuple[str, ...] = ()
     """Topics whose lists no longer contain our entries."""
     steps: frozenset[LinkSide] = frozenset()
-    """New rates that are later steps of a ramp, whose start was already logged."""
+    """New rates that need no line of the log: later steps of a ramp, and what is restored again and again."""
 
     @cached_property
     def reported(self) -> frozenset[LinkSide]:
@@ -183,15 +200,25 @@ class Applied:
         changes: Sequence[Change],
         outcomes: Sequence[Outcome],
         ledger: Mapping[ConfigResource, LedgerEntry] | None = None,
+        contested: Collection[ConfigResource] = (),
     ) -> Applied:
-        """Return the carried-out changes; `ledger` is the ledger before them."""
+        """Return the carried-out changes.
+
+        Args:
+            changes: those of a cycle.
+            outcomes: what became of them.
+            ledger: the ledger before them; None: empty.
+            contested: the resources that another party edits again and again: what is restored there is not logged.
+        """
         rates: dict[LinkSide, int | None] = {}
         steps: set[LinkSide] = set()
         cleared = []
         for change in applied(changes, outcomes):
             if change.resource.type is ResourceType.BROKER:
-                rates |= _rates(change)
-                steps |= _steps(change, (ledger or {}).get(change.resource))
+                of_change = _rates(change)
+                rates |= of_change
+                is_contested = change.resource in contested
+                steps |= of_change.keys() if is_contested else _steps(change, (ledger or {}).get(change.resource))
             elif change.resource.type is ResourceType.TOPIC and not change.records:
                 cleared.append(change.resource.name)
         return Applied(rates, tuple(cleared), frozenset(steps))
@@ -573,9 +600,9 @@ class RampState:
         due = next_steps(self.plan, self.snapshot, at, fence, cycle, self.pace(history, now))
         return tuple(change for change in due if change.resource not in self.refused)
 
-    def begin(self, plan: Plan, snapshot: Snapshot) -> RampState:
-        """Return the state with the plan and the snapshot of a cycle, before its writes."""
-        return replace(self, plan=plan, snapshot=snapshot, refused=frozenset())
+    def begin(self, plan: Plan, snapshot: Snapshot, held: frozenset[ConfigResource] = frozenset()) -> RampState:
+        """Return the state with the plan and the snapshot of a cycle, before its writes; `held` ones do not rise."""
+        return replace(self, plan=plan, snapshot=snapshot, refused=held)
 
     def after_writes(self, changes: Sequence[Change], outcomes: Sequence[Outcome], now: float) -> RampState:
         """Return the state after these changes were written."""

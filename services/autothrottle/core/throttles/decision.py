@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cycle.decision import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
@@ -22,6 +23,7 @@ from autothrottle.core.throttles.changes import (
     removal_of_foreign,
     stale_lists,
 )
+from autothrottle.core.throttles.foreign_edits import Contests
 from autothrottle.core.throttles.guards import (
     EffectObservation,
     ThrottleEffect,
@@ -53,6 +55,8 @@ class ThrottleDecision:
     """New stalls, one sentence each."""
     unwritten: tuple[Decision, ...] = ()
     """While paused: the rates that would be written otherwise, with their measurements."""
+    held: frozenset[ConfigResource] = frozenset()
+    """Resources with edits by another party that stay for now."""
 
 
 def decide_throttles(
@@ -70,7 +74,7 @@ def decide_throttles(
     observed = _observed(state, cycle, was_withdrawn)
     decided, throttles = _planned(settings, observed, cycle)
     if cycle.sources.pause is None:
-        throttles = _with_changes(cycle, throttles, pace)
+        decided, throttles = _with_changes(decided, cycle, throttles, pace)
     else:
         # Missing metrics count only while throttles depend on them.
         decided, throttles = replace(decided, failures=observed.failures), _paused(settings, cycle, throttles)
@@ -91,7 +95,7 @@ def _effect(state: ThrottleState, cycle: CycleInput, throttles: ThrottleDecision
         return ThrottleEffect()
     # A link side that also copies our own state, without a throttle, is not judged.
     snapshot, contribution = cycle.view.to_report, throttles.contribution
-    sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused)
+    sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused, throttles.held)
     settings, quota_rates = cycle.observation.settings.settings, throttles.loads.quota_rates
     in_sync = in_sync_rates(snapshot, quota_rates, state.guards.growth, throttles.loads)
     progress = snapshot.progress or Progress()
@@ -183,11 +187,28 @@ def _planned(
     )
 
 
-def _with_changes(cycle: CycleInput, planned: ThrottleDecision, pace: Pace | None) -> ThrottleDecision:
-    """Add the changes that the plan needs."""
-    change_set = changes(planned.plan, cycle.view.to_throttle, cycle.at, cycle.fence, cycle.number, pace)
-    contribution = _contribution(cycle, change_set, planned.contribution.findings, planned.contribution.wake_ups)
-    return replace(planned, contribution=contribution, invalid_lists=change_set.invalid_lists)
+def _with_changes(
+    state: ThrottleState, cycle: CycleInput, planned: ThrottleDecision, pace: Pace | None
+) -> tuple[ThrottleState, ThrottleDecision]:
+    """Add the changes that the plan needs, without those that another party would edit again at once."""
+    snapshot, writer = cycle.view.to_throttle, (cycle.fence, cycle.number)
+    change_set = changes(planned.plan, snapshot, cycle.at, *writer, pace)
+    owned = snapshot.ledger if snapshot.reassignments else ()
+    contests = state.contests.observe(change_set.repaired, owned, writer, cycle.clock)
+    if contests.contested.union(contests.held).intersection(change_set.repaired):
+        change_set = changes(planned.plan, snapshot, cycle.at, *writer, pace, contests)
+    findings = (*planned.contribution.findings, *contests.findings())
+    wake_ups = (*planned.contribution.wake_ups, *_restoration(contests, cycle.clock))
+    contribution = _contribution(cycle, change_set, findings, wake_ups)
+    return replace(state, contests=contests), replace(
+        planned, contribution=contribution, invalid_lists=change_set.invalid_lists, held=contests.held
+    )
+
+
+def _restoration(contests: Contests, clock: float) -> Iterator[WakeUp]:
+    """Request the cycle that restores what another party has edited again and again."""
+    if (wait := contests.next_restoration(clock)) is not None:
+        yield WakeUp("throttles that another program has edited", wait)
 
 
 def _plan(

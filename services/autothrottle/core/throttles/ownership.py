@@ -61,6 +61,8 @@ class DesiredKey:
     """A sentence about a limitation of the value; "": none."""
     is_invalid: bool = False
     """Whether the current value is a list that no broker applies."""
+    is_repaired: bool = False
+    """Whether the value replaces another party's edit of ours."""
 
 
 def shown_foreign(foreign: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[ForeignThrottle, ...]:
@@ -211,8 +213,10 @@ def desired_rate(
     edited = not ledger_key.is_ours(current)
     if desired is not None:
         value, target = _step(current, desired, elapsed, ledger_key.target is not None)
-        finding = f"{_rate_edit(current, ledger_key)}; repaired" if edited and current != value else ""
-        return DesiredKey(value, LedgerKey(ledger_key.before, value, target=target), finding)
+        record = LedgerKey(ledger_key.before, value, target=target)
+        if edited and current != value:
+            return DesiredKey(value, record, f"{_rate_edit(current, ledger_key)}; repaired", is_repaired=True)
+        return DesiredKey(value, record)
     if hold:
         return DesiredKey(current, ledger_key)
     if not edited or current == ledger_key.before:
@@ -316,7 +320,8 @@ def desired_replicas(
     else:
         added = _of_partitions(present, moving) - target_entries - owned
         finding = _list_edit(_confirmed(owned, ledger_key), present, added) if ledger_key else ""
-    return DesiredKey(value, LedgerKey(original, value, target_entries), finding, too_long, is_invalid=entries is None)
+    record = LedgerKey(original, value, target_entries)
+    return DesiredKey(value, record, finding, too_long, is_invalid=entries is None, is_repaired=bool(finding))
 
 
 def _owned(ledger_key: LedgerKey | None, entries: frozenset[str] | None) -> frozenset[str]:

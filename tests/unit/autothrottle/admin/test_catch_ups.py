@@ -43,6 +43,7 @@ def test_a_catch_up_of_an_unregistered_broker_gives_a_warning_and_can_be_stopped
         output = capsys.readouterr()
         assert json.loads(output.out)["catch_up"]["broker_id"] == 1009
         assert "broker 1009 is not registered: its replicas are throttled from its start" in output.err
+        assert "replica.fetch.response.max.bytes (10.5 MB by default) from each leader" in output.err
         assert main(["catchup", "1009", "--stop", *at]) == 0
         assert main(["catchup", "1009", "--stop", *at]) == 3
         assert "has no catch-up under throttle" in capsys.readouterr().err

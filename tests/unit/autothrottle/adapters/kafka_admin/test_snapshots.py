@@ -9,17 +9,14 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots, edits
+from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,
     LEADER_REPLICAS,
-    RATE_KEYS,
     ConfigResource,
     LedgerEntry,
     LedgerKey,
@@ -29,12 +26,13 @@ from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, Sn
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource, Term
-from tests.builders import eventually, ledger_entry, reassignment
+from tests.builders import eventually, reassignment
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger
 
 TIMEOUT = timedelta(seconds=30)
 POLL = timedelta(milliseconds=20)
+CHECK_TICK = timedelta(milliseconds=2)
 BROKERS = (1001, 1002, 1003, 1004)
 BROKER, T1 = ConfigResource.broker(1001), ConfigResource.topic("t1")
 RATE = {LEADER_RATE: "5"}
@@ -49,7 +47,7 @@ class Subject:
         self._changed = threading.Condition()
         self.events: list[SnapshotEvent] = []
         self.kafka.controllers = reaches_controllers
-        self.admin = AdminSnapshots(self.kafka, self.ledger, poll)
+        self.admin = AdminSnapshots(self.kafka, self.ledger, poll, check_tick=CHECK_TICK)
         self.source: SnapshotSource = self.admin
         self.admin.watch_snapshots(self._record)
 
@@ -439,7 +437,7 @@ def test_bug_in_the_comparison_of_rates_is_logged(subject: Subject, caplog: pyte
     """The comparison runs in a pool of threads. Its error was in a future that no code read."""
     subject.kafka.failures["broker_configs"] = KeyError("a bug")
     subject.start_reassignment()
-    eventually(lambda: "Comparing rates failed unexpectedly" in caplog.messages)
+    eventually(lambda: "Comparing throttles failed unexpectedly" in caplog.messages)
 
 
 # Edits of our throttles by other parties.
@@ -495,52 +493,3 @@ def test_removal_of_throttles_that_are_no_longer_needed_is_not_reported(throttle
     throttled.cluster.set_config_as_user(T1, FOLLOWER_REPLICAS, None)
     throttled.cluster.set_config_as_user(BROKER, LEADER_RATE, None)
     assert throttled.reasons_after_polls() == []
-
-
-ENTRIES = st.frozensets(st.sampled_from(["0:1", "0:2", "1:1", "1:2"]))
-
-
-def _list(entries: frozenset[str]) -> str | None:
-    return ",".join(sorted(entries, reverse=True)) or None
-
-
-@given(before=ENTRIES, after=ENTRIES, appended=ENTRIES, subtracted=ENTRIES)
-def test_partial_write_of_our_list_is_not_a_foreign_edit(
-    before: frozenset[str], after: frozenset[str], appended: frozenset[str], subtracted: frozenset[str]
-) -> None:
-    between = (before | (appended & after)) - (subtracted - after)
-    ours = LedgerKey(None, _list(before), before | after, _list(after) or "")
-    current = {T1: {LEADER_REPLICAS: ",".join(between)} if between else {}}
-    found = edits({T1: (LEADER_REPLICAS,)}, current, {T1: LedgerEntry({LEADER_REPLICAS: ours}, 1)})
-    if between or not before:
-        assert found == {}
-
-
-@given(owned=ENTRIES, current=ENTRIES)
-def test_any_difference_from_our_written_list_is_a_foreign_edit(owned: frozenset[str], current: frozenset[str]) -> None:
-    value = ",".join(current)
-    ours = LedgerEntry({LEADER_REPLICAS: LedgerKey(None, ",".join(sorted(owned)), owned)}, 1)
-    found = edits({T1: (LEADER_REPLICAS,)}, {T1: {LEADER_REPLICAS: value}}, {T1: ours})
-    assert found == ({} if owned == current else {(T1, LEADER_REPLICAS): value})
-
-
-@pytest.mark.parametrize("current", [None, "9", "-1"])
-def test_rate_is_a_foreign_edit_unless_written_or_intended(current: str | None) -> None:
-    entry = LedgerEntry({LEADER_RATE: LedgerKey(None, "5", intent="6")}, 1)
-    config = {} if current is None else {LEADER_RATE: current}
-    assert edits({BROKER: RATE_KEYS}, {BROKER: config}, {BROKER: entry}) == {(BROKER, LEADER_RATE): current}
-    for ours in ("5", "6"):
-        assert edits({BROKER: RATE_KEYS}, {BROKER: {LEADER_RATE: ours}}, {BROKER: entry}) == {}
-
-
-def test_unread_or_foreign_configs_are_not_foreign_edits() -> None:
-    entry = ledger_entry(leader_replication_throttled_rate="5")
-    assert edits({BROKER: RATE_KEYS}, {}, {BROKER: entry}) == {}
-    assert edits({BROKER: RATE_KEYS}, {BROKER: RATE}, {}) == {}
-    assert edits({BROKER: (FOLLOWER_RATE,)}, {BROKER: {}}, {BROKER: entry}) == {}
-
-
-def test_malformed_list_is_a_foreign_edit() -> None:
-    entry = LedgerEntry({LEADER_REPLICAS: LedgerKey(None, "0:1001", frozenset({"0:1001"}))}, 1)
-    current = {T1: {LEADER_REPLICAS: "nonsense"}}
-    assert edits({T1: (LEADER_REPLICAS,)}, current, {T1: entry}) == {(T1, LEADER_REPLICAS): "nonsense"}

@@ -28,9 +28,9 @@ from autothrottle.core.cycle.decision import (
     Settled,
 )
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings, TermState
+from autothrottle.core.cycle.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import Remainder, with_static_eta
-from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.sources import ScheduleWindow, override_owner
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.adaptive import OLD_SECONDS

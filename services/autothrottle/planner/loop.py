@@ -20,10 +20,10 @@ from typing import NamedTuple
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment, named
 from autothrottle.core.cycle.decision import CycleDecision, CycleResults, WakeUp
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings
+from autothrottle.core.cycle.requests import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
-from autothrottle.core.operators.requests import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.operators.submission import Targets, postponement, proposal, with_one_exchange
 from autothrottle.core.records import Cycle, PlannerState, Submission, Throttle
 from autothrottle.core.retries import CYCLE

@@ -17,6 +17,7 @@ from itertools import chain
 
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cycle.client_quotas import control_quotas
 from autothrottle.core.cycle.decision import Contribution, CycleDecision, CycleResults, Settled, WakeUp
 from autothrottle.core.cycle.input import (
     FIRST_LOADS,
@@ -27,10 +28,7 @@ from autothrottle.core.cycle.input import (
     SnapshotViews,
     TermState,
 )
-from autothrottle.core.errors import AutothrottleError, NotLeader
-from autothrottle.core.forecast.eta import SHORTEST_SPAN
-from autothrottle.core.forecast.progress import remainder
-from autothrottle.core.operators.requests import (
+from autothrottle.core.cycle.requests import (
     awaited_submission,
     ended_requests,
     is_after_reassignment,
@@ -39,11 +37,13 @@ from autothrottle.core.operators.requests import (
     settled_submission,
     submission,
 )
+from autothrottle.core.cycle.throttling import ThrottleDecision, clean_up, decide_throttles
+from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.forecast.eta import SHORTEST_SPAN
+from autothrottle.core.forecast.progress import remainder
 from autothrottle.core.operators.sources import Overrides, lagging
 from autothrottle.core.operators.submission import SubmissionState, resources
-from autothrottle.core.quotas.step import control_quotas
 from autothrottle.core.throttles.changes import Applied, applied, with_records
-from autothrottle.core.throttles.decision import ThrottleDecision, clean_up, decide_throttles
 from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
 from autothrottle.core.traffic.replication import SEEN_WITHIN
 

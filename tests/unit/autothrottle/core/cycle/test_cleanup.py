@@ -9,10 +9,10 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.input import CycleInput, CycleObservation, KnownLoads, PlannerSettings, SnapshotViews
+from autothrottle.core.cycle.throttling import clean_up
 from autothrottle.core.operators.sources import AdoptedSources, KnownSources, Overrides
 from autothrottle.core.records import Pause, PauseMode
 from autothrottle.core.throttles.changes import Change
-from autothrottle.core.throttles.decision import clean_up
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from tests import builders
 from tests.builders import NOON

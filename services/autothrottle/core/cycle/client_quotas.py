@@ -15,7 +15,8 @@ from functools import cached_property
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
-from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState, YieldState
+from autothrottle.core.cycle.input import CycleInput, PlannerSettings
+from autothrottle.core.cycle.throttling import ThrottleDecision
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import KnownSources, unreadable_entries
 from autothrottle.core.policy.interface import Limits
@@ -27,11 +28,17 @@ from autothrottle.core.quotas.keys import (
     format_value,
     parse_value,
 )
-from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldTarget
+from autothrottle.core.quotas.yielding import (
+    MAX_LIMITED,
+    QUOTA_WINDOW,
+    QuotaControlState,
+    YieldRules,
+    YieldState,
+    YieldTarget,
+)
 from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus
 from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first
-from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.throttles.ownership import desired_rate, lost_finding, with_lost_records
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.loads import Loads

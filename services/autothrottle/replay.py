@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 
-from autothrottle.adapters.decision_log.files import LoggedCycles
+from autothrottle.adapters.decision_log.files import ReplayLog
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.policy.registry import policy_names
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
         changed = changed_settings([*([f"policy={arguments.policy}"] if arguments.policy else []), *arguments.set])
-        run = Replay(LoggedCycles(arguments.decisions), changed, arguments.begin, arguments.end)
+        run = Replay(ReplayLog(arguments.decisions), changed, arguments.begin, arguments.end)
         write = _write_json if arguments.output == "json" else _write_text
         write(run, arguments.cluster, arguments.term)
     except InvalidConfiguration as error:
@@ -146,7 +146,7 @@ def _policy(configuration: Configuration, names: Sequence[str], settings: Planne
 class Replay:
     """Replays the terms of a log."""
 
-    log: LoggedCycles
+    log: ReplayLog
     changed: Callable[[PlannerSettings], PlannerSettings]
     begin: datetime | None = None
     """Only cycles since then are compared; None: since the beginning."""

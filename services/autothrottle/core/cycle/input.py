@@ -1,6 +1,6 @@
 """The input of a cycle: the operator's configuration, what the planner remembers, and what was read.
 
-The types to know are `ControllerState`, `CycleObservation` and `CycleInput`.
+The types to know are `ControllerState`, `CycleObservation` and `StepInput`.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ class SnapshotViews:
 
 
 @dataclass(frozen=True, slots=True)
-class CycleInput:
+class StepInput:
     """What all concerns of a cycle read."""
 
     observation: CycleObservation

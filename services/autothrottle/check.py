@@ -36,7 +36,7 @@ from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
 from autothrottle.ports.services import ClusterSource, PlacementCluster
 from autothrottle.ports.telemetry import LoadSource
-from autothrottle.runtime.configuration import Configuration, PolicyName
+from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 
 _LIMIT = timedelta(seconds=20)
@@ -237,8 +237,9 @@ def _fetches_judged(
             fix = "start it, or allow DescribeConfigs on the cluster"
             yield Finding(f"broker {broker_id}", "does not report its fetch sizes", fix)
         measured = loads if isinstance(loads, Loads) else Loads()
-        is_static = configuration.policy is PolicyName.STATIC
-        policy = configuration.new_policy() if is_static else HeadroomPolicy()  # adaptive has not learned yet
+        policy = configuration.new_policy()
+        if policy.follows_load:
+            policy = HeadroomPolicy()  # adaptive has not learned yet
         yield from fetches_inspected(cluster.partitions, measured, reading, configuration.limits, policy)
 
 

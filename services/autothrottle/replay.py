@@ -15,14 +15,15 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 
-from autothrottle.adapters.decision_log.files import LoggedCycles
+from autothrottle.adapters.decision_log.files import ReplayLog
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.policy.registry import policy_names
 from autothrottle.core.scoring.replay import DecisionDifference, LoggedRates, ReplayFinding, ReplaySummary, TermReplay
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import format_megabytes
 from autothrottle.runtime.command_line import EXIT_USAGE
-from autothrottle.runtime.configuration import Configuration, PolicyName
+from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle_client.argument_parser import SuggestingParser
 
@@ -63,9 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     place = "a path, or a URI as in the planner's --decisions"
     parser.add_argument("--decisions", required=True, metavar="URI", help=f"decision log: {place}")
-    parser.add_argument(
-        "--policy", choices=[name.value for name in PolicyName], help="policy instead of the logged one"
-    )
+    parser.add_argument("--policy", choices=policy_names(), help="policy instead of the logged one")
     parser.add_argument(
         "--set",
         action="append",
@@ -93,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
         changed = changed_settings([*([f"policy={arguments.policy}"] if arguments.policy else []), *arguments.set])
-        run = Replay(LoggedCycles(arguments.decisions), changed, arguments.begin, arguments.end)
+        run = Replay(ReplayLog(arguments.decisions), changed, arguments.begin, arguments.end)
         write = _write_json if arguments.output == "json" else _write_text
         write(run, arguments.cluster, arguments.term)
     except InvalidConfiguration as error:
@@ -137,16 +136,17 @@ def changed_settings(options: Sequence[str]) -> Callable[[PlannerSettings], Plan
 
 
 def _policy(configuration: Configuration, names: Sequence[str], settings: PlannerSettings) -> object:
-    if "policy" not in names and settings.policy.fixed_rate is None:
-        return settings.policy  # a static rate alone does not change another policy
-    return (configuration if "policy" in names else replace(configuration, policy=PolicyName.STATIC)).new_policy()
+    if "policy" in names:
+        return configuration.new_policy()
+    # A static rate alone does not change a policy that follows the loads.
+    return settings.policy if settings.policy.follows_load else settings.policy.new(configuration.static_rate)
 
 
 @dataclass(slots=True)
 class Replay:
     """Replays the terms of a log."""
 
-    log: LoggedCycles
+    log: ReplayLog
     changed: Callable[[PlannerSettings], PlannerSettings]
     begin: datetime | None = None
     """Only cycles since then are compared; None: since the beginning."""

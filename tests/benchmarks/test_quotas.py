@@ -29,6 +29,7 @@ from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.cluster.configs import LedgerEntry, LedgerKey, ResourceType
+from autothrottle.core.cycle.client_quotas import quota_changes
 from autothrottle.core.cycle.decision import CycleResults
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
 from autothrottle.core.cycle.step import settle, step
@@ -42,7 +43,6 @@ from autothrottle.core.quotas.keys import (
     QuotaState,
     TemporaryQuota,
 )
-from autothrottle.core.quotas.step import quota_changes
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import with_changes

@@ -23,8 +23,8 @@ from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, Pro
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.state_store.ledger import LedgeredQuotas, QuotaReader
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
-from autothrottle.composition.cluster import ZooKeeperCluster
 from autothrottle.composition.state import StateStores, ZooKeeperState
+from autothrottle.composition.zookeeper_cluster import ZooKeeperCluster
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.shutdown import Shutdown

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
-from autothrottle.composition.cluster import ZooKeeperCluster
+from autothrottle.composition.zookeeper_cluster import ZooKeeperCluster
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits

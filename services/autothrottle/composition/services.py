@@ -25,8 +25,9 @@ from autothrottle.admin.plan_check import PlanCheck
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
-from autothrottle.composition.cluster import ZooKeeperCluster, new_cluster, new_state
+from autothrottle.composition.cluster import new_cluster, new_state
 from autothrottle.composition.loads import MetricsSources
+from autothrottle.composition.zookeeper_cluster import ZooKeeperCluster
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.exported_metrics import BUILD_INFO, MetricSample, SampleSource

@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeVar
 
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
+from autothrottle.core.cycle.client_quotas import quotas_needed
 from autothrottle.core.cycle.decision import (
     Action,
     ActionResult,
@@ -50,7 +51,6 @@ from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Una
 from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionRequest, Targets
 from autothrottle.core.quotas.keys import ClientReading, QuotaState
-from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
 from autothrottle.core.retries import METRICS, SETTINGS
 from autothrottle.core.throttles.changes import Change

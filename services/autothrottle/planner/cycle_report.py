@@ -28,9 +28,9 @@ from autothrottle.core.cycle.decision import (
     Settled,
 )
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings, TermState
+from autothrottle.core.cycle.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import Remainder, with_static_eta
-from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.sources import ScheduleWindow, override_owner
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.adaptive import OLD_SECONDS
@@ -89,7 +89,7 @@ class Reported:
 
 
 @dataclass(slots=True)
-class CycleOutcome:
+class RunningCycle:
     """What one cycle has done, as far as it went."""
 
     state: ControllerState
@@ -145,7 +145,7 @@ class _ReportPart:
     events: tuple[Event, ...] = ()
 
 
-def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOutcome) -> CycleReport:
+def cycle_report(settings: PlannerSettings, reported: Reported, outcome: RunningCycle) -> CycleReport:
     """Return the report of a cycle.
 
     Args:
@@ -175,7 +175,7 @@ def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOu
 
 
 def _throttles(
-    settings: PlannerSettings, decision: CycleDecision, outcome: CycleOutcome
+    settings: PlannerSettings, decision: CycleDecision, outcome: RunningCycle
 ) -> tuple[Throttle, ...] | None:
     """Return the throttles in Kafka after a cycle; None: the term has read none yet."""
     term, written = outcome.state, outcome.results or outcome.observation
@@ -222,7 +222,7 @@ def _catch_up_lines(reported: Mapping[int, int], lagging: Mapping[int, int]) -> 
             yield LogLine(logging.INFO, text)
 
 
-def _failure_lines(outcome: CycleOutcome) -> Iterator[LogLine]:
+def _failure_lines(outcome: RunningCycle) -> Iterator[LogLine]:
     if isinstance(outcome.failure, NotLeader):
         yield LogLine(logging.WARNING, f"The cycle ended early: {outcome.failure}")
     elif outcome.failure is not None:
@@ -359,7 +359,7 @@ def _action_text(result: ActionResult, settled: Settled) -> str:
 def _record(
     settings: PlannerSettings,
     decision: CycleDecision,
-    outcome: CycleOutcome,
+    outcome: RunningCycle,
     findings: tuple[str, ...],
     throttles: tuple[Throttle, ...] | None,
 ) -> Cycle:

@@ -20,14 +20,14 @@ from typing import NamedTuple
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment, named
 from autothrottle.core.cycle.decision import CycleDecision, CycleResults, WakeUp
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings
+from autothrottle.core.cycle.requests import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
-from autothrottle.core.operators.requests import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.operators.submission import Targets, postponement, proposal, with_one_exchange
 from autothrottle.core.records import Cycle, PlannerState, Submission, Throttle
 from autothrottle.core.retries import CYCLE
-from autothrottle.core.scoring.cycle_records import CycleInputs
+from autothrottle.core.scoring.cycle_records import ReplayInput
 from autothrottle.core.scoring.decision_records import LogSettings
 from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import RampState, WriteHistory
@@ -42,7 +42,7 @@ from autothrottle.planner.calls import (
     Submissions,
     Watchdog,
 )
-from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report
+from autothrottle.planner.cycle_report import CycleReport, Reported, RunningCycle, cycle_report
 from autothrottle.planner.report import Journal, PlannerMetrics, Reporter, describe_cycle
 from autothrottle.ports.kafka import SnapshotEvent, Term
 from autothrottle.ports.state_store import Leader
@@ -585,7 +585,7 @@ class Planner:
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:
         now, report = self._now(), None
-        cycle = CycleOutcome(self._state, now, now, trigger.reason, trigger.scheduled)
+        cycle = RunningCycle(self._state, now, now, trigger.reason, trigger.scheduled)
         written = self._state.written
         with self._contained(cycle):
             self._run_parts(term, cycle)
@@ -604,13 +604,13 @@ class Planner:
             wait = back_off(troubles, self._settings.interval, self._chance())
             self._triggers.request("retrying after a failure", wait)
         if report is None:
-            unreported = CycleOutcome(self._state, now, self._now(), trigger.reason, trigger.scheduled)
+            unreported = RunningCycle(self._state, now, self._now(), trigger.reason, trigger.scheduled)
             report = cycle_report(self._settings, Reported(), unreported)
         record = report.record
         return replace(record, error=cycle.error, sentence="") if cycle.has_failed_unexpectedly else record
 
     @contextmanager
-    def _contained(self, cycle: CycleOutcome) -> Iterator[None]:
+    def _contained(self, cycle: RunningCycle) -> Iterator[None]:
         """Let an unexpected error fail this cycle only: no other planner can lead while we hold the term."""
         try:
             yield
@@ -623,7 +623,7 @@ class Planner:
             self._state = self._state.after_bug(is_counted)
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
 
-    def _report(self, report: CycleReport, cycle: CycleOutcome, trace_id: str, written: WriteHistory) -> None:
+    def _report(self, report: CycleReport, cycle: RunningCycle, trace_id: str, written: WriteHistory) -> None:
         """Write a report to the log, the events, the metrics and the decision log."""
         self._reporter.report(report)
         cycle.bugs.clear()
@@ -633,10 +633,10 @@ class Planner:
         observation, results = cycle.observation, cycle.results
         inputs = None
         if observation is not None and results is not None and not cycle.has_failed_unexpectedly:
-            inputs = CycleInputs(self._settings, observation, results, written=written)
+            inputs = ReplayInput(self._settings, observation, results, written=written)
         self._journal.write(report, trace_id, inputs)
 
-    def _run_parts(self, term: Term, cycle: CycleOutcome) -> None:
+    def _run_parts(self, term: Term, cycle: RunningCycle) -> None:
         """Observe, decide, apply and settle."""
         if term.fence != self._state.term.fence:
             self._begin_term(term.fence)
@@ -673,7 +673,7 @@ class Planner:
             are_lost = bool(snapshot.participants) and self._state.term.loads.are_lost
             self._probe.follow(are_lost and self._thread.is_alive())
 
-    def _settle(self, cycle: CycleOutcome, decision: CycleDecision, results: CycleResults) -> None:
+    def _settle(self, cycle: RunningCycle, decision: CycleDecision, results: CycleResults) -> None:
         """Record what became of a decision, answer its caller, and request the cycles that follow."""
         self._state, cycle.settled = settle(self._settings, decision, results)
         if decision.ticket and cycle.settled.answer is not None:

@@ -23,8 +23,8 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, ExportedMetric, MetricSample
 from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus, Throttle
-from autothrottle.core.scoring.cycle_records import CycleInputs, LoggedCycle, RampStep
-from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
+from autothrottle.core.scoring.cycle_records import RampStep, ReplayInput, UnpackedCycle
+from autothrottle.core.scoring.decision_records import LogSettings, ReassignmentSeen, RecordSource, decision_records
 from autothrottle.planner.calls import LONGEST_METRICS_WAIT
 from autothrottle.planner.cycle_report import CycleReport, Reported
 from autothrottle.ports.telemetry import Attribute, DecisionSink, Event, EventSink, Span
@@ -143,7 +143,7 @@ class Journal:
         """Record that the state was changed after an unexpected error, so that a replay cannot continue here."""
         self._last_cycle, self._steps = 0, ()
 
-    def write(self, report: CycleReport, trace_id: str, cycle: CycleInputs | None = None) -> None:
+    def write(self, report: CycleReport, trace_id: str, cycle: ReplayInput | None = None) -> None:
         """Log a cycle; without decisions, if its snapshot was not read.
 
         Args:
@@ -160,7 +160,7 @@ class Journal:
                 self._sink.append((), (), logged)
                 return
             history, rates = report.term.throttles.history, report.settled.applied.rates
-            seen = CycleSeen(
+            seen = RecordSource(
                 report.record,
                 view.snapshot,
                 view.copying,
@@ -175,16 +175,16 @@ class Journal:
         except Exception:  # a bug in the log must not end the planner's loop
             log.exception("Writing a cycle to the decision log failed")
 
-    def _logged(self, report: CycleReport, cycle: CycleInputs) -> LoggedCycle:
+    def _logged(self, report: CycleReport, cycle: ReplayInput) -> UnpackedCycle:
         """Return a cycle with the ramp steps since the previous one, for the log."""
         term, number = report.record.term, report.record.number
         previous = self._last_cycle if number > 1 else 0
         written = cycle.written if previous == 0 else None
         steps, self._steps, self._last_cycle = self._steps if previous else (), (), number
         inputs = replace(cycle, steps=steps, written=written)
-        return LoggedCycle(self._settings.cluster, term, number, inputs, report.decision, previous)
+        return UnpackedCycle(self._settings.cluster, term, number, inputs, report.decision, previous)
 
-    def _write(self, sink: DecisionSink, cycle: CycleSeen, logged: LoggedCycle | None) -> None:
+    def _write(self, sink: DecisionSink, cycle: RecordSource, logged: UnpackedCycle | None) -> None:
         if cycle.record.term != self._term:
             self._term, self._moving = cycle.record.term, ReassignmentSeen()
         self._moving, ended = self._moving.observe(cycle, self._settings.cluster)

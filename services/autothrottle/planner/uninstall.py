@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cycle.client_quotas import quota_changes
 from autothrottle.core.errors import Conflict
-from autothrottle.core.quotas.step import quota_changes
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import release_of_ours, with_records
 from autothrottle.ports.kafka import ConfigWriter, QuotaSource, SnapshotSource, Term

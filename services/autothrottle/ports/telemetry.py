@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from autothrottle.core.scoring.cycle_records import LoggedCycle
+from autothrottle.core.scoring.cycle_records import UnpackedCycle
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 from autothrottle.core.traffic.loads import Loads
 
@@ -142,7 +142,7 @@ class DecisionSink(Protocol):
         self,
         decisions: Sequence[DecisionRecord],
         reassignments: Sequence[ReassignmentRecord],
-        cycle: LoggedCycle | None = None,
+        cycle: UnpackedCycle | None = None,
     ) -> None:
         """Queue the records of one cycle; if the queue is full, they are dropped and counted.
 

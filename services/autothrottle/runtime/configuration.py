@@ -21,9 +21,8 @@ from autothrottle.adapters.zookeeper.security import OtherClients, SecurityFiles
 from autothrottle.core.access import CertificateRoles, parse_certificate_roles
 from autothrottle.core.cluster.configs import TOPIC_NAME
 from autothrottle.core.operators.sources import Schedule, parse_schedule
-from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Limits, Policy
+from autothrottle.core.policy.registry import POLICIES, POLICY_GROUP, is_installed, policy_class
 from autothrottle.core.traffic.broker_matching import BrokerLabel
 from autothrottle.core.traffic.capacity import (
     MAX_CAPACITY_MEGABYTES,
@@ -59,17 +58,6 @@ class StateStore(StrEnum):
     """A topic of the cluster itself, over the Admin API backend."""
 
 
-class PolicyName(StrEnum):
-    """The policy that decides rates."""
-
-    ADAPTIVE = "adaptive"
-    """Counts replication from log sizes, learns its margin, and gives little more than the reassignment needs."""
-    HEADROOM = "headroom"
-    """The original's formula: a share of the capacity that clients leave free."""
-    STATIC = "static"
-    """One rate for all brokers."""
-
-
 OUTPUTS = ("text", "json")
 """Formats of findings."""
 
@@ -88,6 +76,12 @@ METRICS_SOURCE_GROUP = "autothrottle.metrics_sources"
 
 def _metrics_source(text: str) -> str:
     if text not in METRICS_SOURCES and text not in entry_points(group=METRICS_SOURCE_GROUP).names:
+        raise Refused("is not installed")
+    return text
+
+
+def _policy(text: str) -> str:
+    if not is_installed(text):
         raise Refused("is not installed")
     return text
 
@@ -371,8 +365,12 @@ class Configuration:
     )
 
     RATES: ClassVar[str] = "Rates"
-    policy: PolicyName = kinds.choice(
-        PolicyName.ADAPTIVE, "Policy for deciding rates, see docs/how-it-works.md", PolicyName
+    policy: str = option(
+        _policy,
+        next(iter(POLICIES)),
+        "Policy for deciding rates, see docs/how-it-works.md",
+        f"one of {', '.join(POLICIES)}, or an entry point of the group {POLICY_GROUP}",
+        choices=tuple(POLICIES),
     )
     static_rate: BytesPerSecond = kinds.megabytes_per_second(
         "50", "Rate of every broker in each role with the static policy"
@@ -610,13 +608,7 @@ class Configuration:
 
     def new_policy(self) -> Policy:
         """Return a new policy without learned state."""
-        match self.policy:
-            case PolicyName.HEADROOM:
-                return HeadroomPolicy()
-            case PolicyName.ADAPTIVE:
-                return AdaptivePolicy()
-            case PolicyName.STATIC:
-                return StaticPolicy(self.static_rate)
+        return policy_class(self.policy).new(self.static_rate)
 
 
 OPTIONS: Mapping[str, Option[Any]] = declared_options(Configuration)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from autothrottle.adapters.zookeeper.security import OtherClients
 from autothrottle.core.errors import Invalid
+from autothrottle.core.policy.registry import policy_class
 from autothrottle.core.texts import without_secrets
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.runtime.configuration import (
@@ -26,7 +27,6 @@ from autothrottle.runtime.configuration import (
     OPTIONS,
     Configuration,
     KafkaBackend,
-    PolicyName,
     StateStore,
 )
 from autothrottle.runtime.option_kinds import Option, Refused, declared_options
@@ -375,7 +375,7 @@ class _Combinations:
 
     def _check_metrics_source(self, settled: Configuration) -> None:
         source, policy = settled.metrics_source, settled.policy
-        if source == "none" and "policy" in self.used and policy is not PolicyName.STATIC:
+        if source == "none" and "policy" in self.used and policy_class(policy).follows_load:
             self.problems.append(
                 f"{self._valued('policy')} needs loads, but metrics-source is none "
                 f"({self._source('metrics-source')}); with it the policy must be static. "

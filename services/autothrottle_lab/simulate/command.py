@@ -22,9 +22,10 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.policy.registry import POLICIES, is_installed
 from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.command_line import EXIT_FAILED, EXIT_USAGE, add_options, named, options_text
-from autothrottle.runtime.configuration import Configuration, PolicyName
+from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer import charts
@@ -137,7 +138,7 @@ def _run(argv: Sequence[str]) -> int:
     if own.compare:
         runs = [_run_policy(name, file, flags) for name in own.compare]
     else:
-        runs = [PolicyRun(configuration.policy.value, play(scenario, file.longest))]
+        runs = [PolicyRun(configuration.policy, play(scenario, file.longest))]
     _print_runs(scenario, runs, own.output)
     if own.plot:
         write_text(own.plot, as_svg(scenario, runs[0]) if own.plot.suffix == ".svg" else as_html(scenario, runs))
@@ -242,9 +243,9 @@ def own_flags(words: Sequence[str]) -> tuple[SimulateFlags, list[str]]:
 
 
 def _policies(text: str) -> list[str]:
-    names, valid = text.split(","), [NO_THROTTLE, *PolicyName]
+    names, valid = text.split(","), [NO_THROTTLE, *POLICIES]
     for name in names:
-        if name not in valid or names.count(name) > 1:
+        if names.count(name) > 1 or (name != NO_THROTTLE and not is_installed(name)):
             raise Invalid(
                 f"--compare is {text[:100]!r}; it must be different policies of {', '.join(valid)}. "
                 f"Fix: --compare={','.join(valid)}"

@@ -14,8 +14,8 @@ from typing import Any
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.policy.registry import policy_class
 from autothrottle.core.scoring.score import TOLERATED_HARM
-from autothrottle.runtime.configuration import PolicyName
 from autothrottle.scorer import charts, page
 from autothrottle.scorer.charts import TimelineEvent, TimelinePeriod, TimelinePoint, TrafficTimeline
 from autothrottle.scorer.page import count, duration, megabytes, percent
@@ -25,9 +25,6 @@ from autothrottle_lab.simulate.virtual_time import EventKind, VirtualScenario
 
 NO_THROTTLE = "none"
 """Name of the policy that never throttles."""
-
-_BLIND = (NO_THROTTLE, PolicyName.STATIC.value)
-"""Policies that do not follow the load."""
 
 _MOST_SIDES = 8
 """Number of link sides on a page, those with the most copied bytes first."""
@@ -49,6 +46,16 @@ class PolicyRun:
     """Why the run has no outcome."""
 
     @property
+    def follows_load(self) -> bool:
+        """Whether the policy throttles as the loads demand."""
+        return self.policy != NO_THROTTLE and policy_class(self.policy).follows_load
+
+    @property
+    def has_fixed_rate(self) -> bool:
+        """Whether the policy throttles at one rate whatever the loads are."""
+        return self.policy != NO_THROTTLE and not self.follows_load
+
+    @property
     def writes(self) -> int:
         """Number of config writes."""
         return sum(self.outcome.rate_writes.values()) + self.outcome.list_writes if self.outcome else 0
@@ -68,7 +75,7 @@ def verdict(runs: Sequence[PolicyRun]) -> str:
     ended = [(run, run.outcome) for run in runs if run.outcome is not None]
     if not ended:
         return "No policy ended the reassignment in time."
-    choice = [(run, outcome) for run, outcome in ended if run.policy not in _BLIND] or ended
+    choice = [(run, outcome) for run, outcome in ended if run.follows_load] or ended
     tolerated = max(TOLERATED_HARM, min(run.deferred_share for run, _ in choice))
     gentle = [(run, outcome) for run, outcome in choice if run.deferred_share <= tolerated]
     best, outcome = min(gentle, key=lambda pair: (pair[1].seconds, pair[0].writes))
@@ -78,7 +85,7 @@ def verdict(runs: Sequence[PolicyRun]) -> str:
         "the client bytes wait."
     )
     for run, other in ended:
-        if run.policy == PolicyName.STATIC.value and best.deferred_share > max(TOLERATED_HARM, run.deferred_share):
+        if run.has_fixed_rate and best.deferred_share > max(TOLERATED_HARM, run.deferred_share):
             pace = "slower" if other.seconds > outcome.seconds else "faster"
             sentence += (
                 f" {run.policy} is {duration(abs(other.seconds - outcome.seconds))} {pace} and lets "

@@ -19,6 +19,7 @@ from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Missing
+from autothrottle.core.policy.headroom import StaticPolicy
 from autothrottle.core.records import Decision
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord, ReassignmentStatus
 from autothrottle.core.units import MEGABYTE
@@ -191,7 +192,7 @@ def _planner(last: DecisionRecord, decisions: Iterable[DecisionRecord]) -> list[
     assert last.measured_from and last.measured_to
     window = max(round((last.measured_to - last.measured_from).total_seconds()), 1)
     lines = ["[planner]"]
-    if last.policy and last.policy != "static":  # the static rate is not in the log
+    if last.policy and last.policy != StaticPolicy.name:  # the static rate is not in the log
         lines.append(f'policy = "{last.policy}"')
     return [
         *lines,

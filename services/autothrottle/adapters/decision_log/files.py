@@ -163,7 +163,7 @@ def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:
     return metadata
 
 
-class LoggedCycles:
+class ReplayLog:
     """The cycles in the log at one location, term by term, for a replay."""
 
     def __init__(self, uri: str) -> None:

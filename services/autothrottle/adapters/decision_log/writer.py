@@ -47,7 +47,7 @@ from autothrottle.adapters.decision_log.files import CYCLES, DECISIONS, REASSIGN
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import DECISION_LOG_DROPS, QUEUE_LENGTH, MetricSample
 from autothrottle.core.retries import DECISION_FILES
-from autothrottle.core.scoring.cycle_records import CyclePacker, CycleRecord, LoggedCycle
+from autothrottle.core.scoring.cycle_records import CycleRecord, RecordPacker, UnpackedCycle
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 from autothrottle.core.units import MEGABYTE
 
@@ -138,9 +138,9 @@ class DecisionLog:
         self._directory = _spool_directory(spool, local)
         self._limits, self._free_space = limits or LogLimits(), free_space
         self._disk_is_full = self._disk_fails = self._files_fail = False
-        self._packer = CyclePacker()
+        self._packer = RecordPacker()
         self._waiting: queue.Queue[
-            tuple[Sequence[DecisionRecord], Sequence[ReassignmentRecord], LoggedCycle | None] | None
+            tuple[Sequence[DecisionRecord], Sequence[ReassignmentRecord], UnpackedCycle | None] | None
         ]
         self._waiting = queue.Queue(waiting)
         self._spools: dict[str, _Spool] = {}
@@ -165,7 +165,7 @@ class DecisionLog:
         self,
         decisions: Sequence[DecisionRecord],
         reassignments: Sequence[ReassignmentRecord],
-        cycle: LoggedCycle | None = None,
+        cycle: UnpackedCycle | None = None,
     ) -> None:
         if not decisions and not reassignments and cycle is None:
             return
@@ -224,7 +224,7 @@ class DecisionLog:
         self,
         decisions: Sequence[DecisionRecord],
         reassignments: Sequence[ReassignmentRecord],
-        cycle: LoggedCycle | None,
+        cycle: UnpackedCycle | None,
     ) -> None:
         if not self._has_space():
             self.dropped += 1
@@ -257,7 +257,7 @@ class DecisionLog:
             self._disk_fails = False
             log.warning("The decision log resumes: %d cycles were dropped so far", self.dropped)
 
-    def _packed(self, cycle: LoggedCycle) -> Sequence[CycleRecord]:
+    def _packed(self, cycle: UnpackedCycle) -> Sequence[CycleRecord]:
         """Pack a cycle; if that fails, its decisions are logged nevertheless, and the next record is whole."""
         try:
             return (self._packer.pack(cycle),)

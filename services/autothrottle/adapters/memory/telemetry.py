@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from autothrottle.adapters.memory.state_store import Outages
-from autothrottle.core.scoring.cycle_records import CyclePacker, CycleRecord, LoggedCycle
+from autothrottle.core.scoring.cycle_records import CycleRecord, RecordPacker, UnpackedCycle
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.telemetry import Attribute, Event, Origin
@@ -53,13 +53,13 @@ class MemoryDecisions:
         self.decisions: list[DecisionRecord] = []
         self.reassignments: list[ReassignmentRecord] = []
         self.cycles: list[CycleRecord] = []
-        self._packer = CyclePacker()
+        self._packer = RecordPacker()
 
     def append(
         self,
         decisions: Sequence[DecisionRecord],
         reassignments: Sequence[ReassignmentRecord],
-        cycle: LoggedCycle | None = None,
+        cycle: UnpackedCycle | None = None,
     ) -> None:
         self.decisions += decisions
         self.reassignments += reassignments

@@ -4,7 +4,7 @@ The planner reads a `CycleObservation`, calls `step`, carries out the `CycleDeci
 results. Both functions are pure: the same input gives the same output, and they change nothing. All that one cycle
 knows of the previous ones is in `ControllerState`.
 
-Each concern is a function from its own small state and the `CycleInput` to its `Contribution` and its next state. If a
+Each concern is a function from its own small state and the `StepInput` to its `Contribution` and its next state. If a
 concern needs the result of another one, that result is an argument.
 """
 
@@ -17,20 +17,18 @@ from itertools import chain
 
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cycle.client_quotas import control_quotas
 from autothrottle.core.cycle.decision import Contribution, CycleDecision, CycleResults, Settled, WakeUp
 from autothrottle.core.cycle.input import (
     FIRST_LOADS,
     ControllerState,
-    CycleInput,
     CycleObservation,
     PlannerSettings,
     SnapshotViews,
+    StepInput,
     TermState,
 )
-from autothrottle.core.errors import AutothrottleError, NotLeader
-from autothrottle.core.forecast.eta import SHORTEST_SPAN
-from autothrottle.core.forecast.progress import remainder
-from autothrottle.core.operators.requests import (
+from autothrottle.core.cycle.requests import (
     awaited_submission,
     ended_requests,
     is_after_reassignment,
@@ -39,11 +37,13 @@ from autothrottle.core.operators.requests import (
     settled_submission,
     submission,
 )
+from autothrottle.core.cycle.throttling import ThrottleDecision, clean_up, decide_throttles
+from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.forecast.eta import SHORTEST_SPAN
+from autothrottle.core.forecast.progress import remainder
 from autothrottle.core.operators.sources import Overrides, lagging
 from autothrottle.core.operators.submission import SubmissionState, resources
-from autothrottle.core.quotas.step import control_quotas
 from autothrottle.core.throttles.changes import Applied, applied, with_records
-from autothrottle.core.throttles.decision import ThrottleDecision, clean_up, decide_throttles
 from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
 from autothrottle.core.traffic.replication import SEEN_WITHIN
 
@@ -86,7 +86,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     unthrottled = tuple(r for r in snapshot.reassignments if r.topic == settings.state_topic)
     snapshot = snapshot.without_topic(settings.state_topic)
     lags = lagging(snapshot.assignments, term.sources.catch_ups)
-    cycle = CycleInput(
+    cycle = StepInput(
         observation,
         observation.at,
         observation.clock,
@@ -133,7 +133,7 @@ def _begun(term: TermState, observation: CycleObservation) -> tuple[TermState, t
     ), drift if is_changed else None
 
 
-def _begins_copying(term: TermState, cycle: CycleInput) -> bool:
+def _begins_copying(term: TermState, cycle: StepInput) -> bool:
     """Return whether loads of the present must be read again soon: they cover copies that are not counted yet."""
     if term.loads.begun_at is not None or term.clock_origin is None or not term.loads.are_current(term.clock_origin):
         return False
@@ -167,7 +167,7 @@ def _findings(snapshot: Snapshot, lost: Collection[ConfigResource]) -> tuple[str
 def _decided(
     settings: PlannerSettings,
     state: ControllerState,
-    cycle: CycleInput,
+    cycle: StepInput,
     submissions: SubmissionState,
     inputs: Contribution,
 ) -> CycleDecision:
@@ -213,7 +213,7 @@ def _decided(
 def _with_throttles(
     settings: PlannerSettings,
     state: ControllerState,
-    cycle: CycleInput,
+    cycle: StepInput,
     throttles: ThrottleDecision,
     total: Contribution,
 ) -> CycleDecision:

@@ -20,7 +20,6 @@ from autothrottle.core.forecast.eta import Forecast, forecast_all, last_of, size
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging
 from autothrottle.core.records import Decision, Throttle
 from autothrottle.core.texts import excerpt
-from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.replication import LONGEST_STRETCH
 from autothrottle.core.units import MEGABYTE
 
@@ -441,12 +440,12 @@ class StallWatch:
         old = self.followers.get(follower)
         return _FollowerBroker(bytes_left, old.cycles + 1 if old is not None and bytes_left >= old.bytes_left else 0)
 
-    def stalled(self, plan: Plan, progress: Progress | None) -> Mapping[int, str]:
+    def stalled(self, decisions: Iterable[Decision], progress: Progress | None) -> Mapping[int, str]:
         """Return follower -> a finding, for followers that stall while their link has free capacity."""
         current = {follower: broker for follower, broker in self.followers.items() if broker.cycles >= CYCLES}
         if not current or progress is None:
             return {}
-        decided = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
+        decided = {d.broker_id: d for d in decisions if d.role is ReplicaRole.FOLLOWER}
         leaders: dict[int, list[int]] = {follower: [] for follower in current}
         for flow, count in progress.flows.items():
             if count.bytes_left and flow.follower in leaders:

@@ -169,8 +169,13 @@ class StaticPolicy(Policy):
     """One rate for every link side, as an operator would set it by hand, independent of the client load."""
 
     name = "static"
+    follows_load = False
     rate: BytesPerSecond
     """Bytes/s, > 0."""
+
+    @classmethod
+    def new(cls, static_rate: BytesPerSecond) -> StaticPolicy:
+        return cls(static_rate)
 
     @property
     def fixed_rate(self) -> BytesPerSecond:

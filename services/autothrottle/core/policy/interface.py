@@ -103,6 +103,17 @@ class Policy(Protocol):
 
     name: ClassVar[str]
     """The value of `--policy`."""
+    follows_load: ClassVar[bool] = True
+    """Whether its rates follow from the loads; otherwise `fixed_rate` is not None."""
+
+    @classmethod
+    def new(cls, static_rate: BytesPerSecond) -> Policy:
+        """Return the policy without anything learned.
+
+        Args:
+            static_rate: the option of this name, bytes/s, for a policy that does not follow the loads.
+        """
+        return cls()
 
     @property
     def fixed_rate(self) -> BytesPerSecond | None:

@@ -1,8 +1,8 @@
 """The records of whole cycles: all that `core.cycle.step` and `settle` got, so that `replay` can run them again.
 
 A record is the difference from the previous cycle of its term; the first one of a term and of a date is whole. It has
-no credentials: the settings of a planner contain none. The types to know are `CycleInputs`, `CycleRecord` and
-`CyclePacker`.
+no credentials: the settings of a planner contain none. The types to know are `ReplayInput`, `CycleRecord` and
+`RecordPacker`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RampStep:
 
 
 @dataclass(frozen=True, slots=True)
-class CycleInputs:
+class ReplayInput:
     """What the pure functions of one cycle got, and what they returned in short."""
 
     settings: PlannerSettings
@@ -51,13 +51,13 @@ class CycleInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedCycle:
+class UnpackedCycle:
     """A cycle for the decision log, before it is packed."""
 
     cluster: str
     term: int
     cycle: int
-    inputs: CycleInputs
+    inputs: ReplayInput
     decision: CycleDecision
     previous: int = 0
     """The previous cycle of the term in the log; 0: none, or its state was lost."""
@@ -82,13 +82,13 @@ class CycleRecord:
     layout: str
     """The names of the columns in `packed`, one per line; "": those of `previous`."""
     packed: bytes
-    """The `CycleInputs`."""
+    """The `ReplayInput`."""
 
 
 @cache
-def cycle_packing() -> ColumnPacking[CycleInputs]:
+def cycle_packing() -> ColumnPacking[ReplayInput]:
     """Return the packing of this version; it is built once, when the first cycle is logged or read."""
-    return ColumnPacking(CycleInputs)
+    return ColumnPacking(ReplayInput)
 
 
 def fingerprint(decision: CycleDecision) -> int:
@@ -136,13 +136,13 @@ def replayed_results(decision: CycleDecision, recorded: CycleResults) -> CycleRe
 
 
 @dataclass(slots=True)
-class CyclePacker:
+class RecordPacker:
     """Packs the cycles of one planner, one after the other."""
 
     _last: CycleRecord | None = None
-    _inputs: CycleInputs | None = field(default=None, repr=False)
+    _inputs: ReplayInput | None = field(default=None, repr=False)
 
-    def pack(self, cycle: LoggedCycle) -> CycleRecord:
+    def pack(self, cycle: UnpackedCycle) -> CycleRecord:
         """Return the record of a cycle. It follows the record that this method returned last, unless one was lost."""
         last, inputs = self._last, cycle.inputs
         results = recorded_results(cycle.decision, inputs.results)

@@ -167,7 +167,7 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class CycleSeen:
+class RecordSource:
     """Everything that one cycle read and did."""
 
     record: Cycle
@@ -191,7 +191,7 @@ def cycle_id(cluster: str, record: Cycle) -> str:
     return f"{cluster}/{record.term}/{record.number}"
 
 
-def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: str) -> tuple[DecisionRecord, ...]:
+def decision_records(cycle: RecordSource, settings: LogSettings, reassignment_id: str) -> tuple[DecisionRecord, ...]:
     """Return the records of a cycle's decisions, in their order; none while paused, since nothing was decided then.
 
     Args:
@@ -209,7 +209,7 @@ def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: s
 
 
 def _decision_record(
-    cycle: CycleSeen,
+    cycle: RecordSource,
     settings: LogSettings,
     reassignment_id: str,
     decision: Decision,
@@ -286,7 +286,7 @@ class ReassignmentSeen:
         """Id of the current reassignment; "": no reassignment."""
         return self.opening.reassignment_id if self.opening else ""
 
-    def observe(self, cycle: CycleSeen, cluster: str) -> tuple[ReassignmentSeen, tuple[ReassignmentRecord, ...]]:
+    def observe(self, cycle: RecordSource, cluster: str) -> tuple[ReassignmentSeen, tuple[ReassignmentRecord, ...]]:
         """Return the knowledge after a cycle, and the records to write.
 
         Do not call it for a cycle that could not read the cluster.
@@ -308,7 +308,7 @@ class ReassignmentSeen:
         return ReassignmentSeen(), (ended._closed(cycle),)
 
     def _opened(
-        self, cycle: CycleSeen, cluster: str, moving: Mapping[Flow, int]
+        self, cycle: RecordSource, cluster: str, moving: Mapping[Flow, int]
     ) -> tuple[ReassignmentSeen, tuple[ReassignmentRecord, ...]]:
         record = cycle.record
         opening = ReassignmentRecord(
@@ -329,7 +329,7 @@ class ReassignmentSeen:
         )
         return ReassignmentSeen(opening=opening)._counted(cycle, moving), (opening,)
 
-    def _counted(self, cycle: CycleSeen, moving: Mapping[Flow, int]) -> ReassignmentSeen:
+    def _counted(self, cycle: RecordSource, moving: Mapping[Flow, int]) -> ReassignmentSeen:
         newest = cycle.snapshot.progress.flows if cycle.snapshot.progress else {}
         topics = self.topics | frozenset(cycle.snapshot.topics)
         own_counts = {flow: count for flow, count in newest.items() if flow in moving or flow in self.begun}
@@ -359,7 +359,7 @@ class ReassignmentSeen:
         is_whole = (self.opening.resumed and not self.begun) or count.since >= self.opening.start - _AHEAD
         return replace(count, bytes_copied=0, bytes_produced=0) if is_whole else count
 
-    def _closed(self, cycle: CycleSeen) -> ReassignmentRecord:
+    def _closed(self, cycle: RecordSource) -> ReassignmentRecord:
         assert self.opening is not None
         status = ReassignmentStatus.MIXED
         if len(self.outcomes) == 1:

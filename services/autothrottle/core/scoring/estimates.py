@@ -31,9 +31,8 @@ from itertools import pairwise
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Limits, LinkSideInput, Policy, PolicyInput, PolicyObservation
+from autothrottle.core.policy.registry import POLICIES, is_installed, policy_class
 from autothrottle.core.records import Reason
 from autothrottle.core.scoring.score import OVERRIDES, Setting
 from autothrottle.core.throttles.plan import is_small_change
@@ -97,9 +96,6 @@ _USUAL_AGES = 90.0, 30.0
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _LEADER, _FOLLOWER = 1, 2
-
-POLICIES: Mapping[str, Policy] = {"adaptive": AdaptivePolicy(), "headroom": HeadroomPolicy()}
-"""Name -> the policy without anything learned. Any other policy, such as a static rate, decides as logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +244,11 @@ def estimate(recovery: LoggedRecovery, setting: Setting) -> SettingEstimate:
     )
 
 
+def _policy(name: str) -> Policy | None:
+    """Return the policy of a name; None: it decides as logged, since it is not installed or its rate is fixed."""
+    return policy_class(name).new(0) if is_installed(name) and policy_class(name).follows_load else None
+
+
 class _Loop:
     """The policy, the throttle and the replication of one link side; mutable, since it has thousands of steps."""
 
@@ -258,7 +259,7 @@ class _Loop:
         self._reassignments = Snapshot(
             1, reassignments=(TopicReassignment("t", (0,), (_LEADER,), ((_LEADER,),), ((_FOLLOWER,),), ((),)),)
         ).reassignments
-        self._policy = POLICIES.get(setting.policy)
+        self._policy = _policy(setting.policy)
         self._loads_in_any_order, self._bytes_left = recovery.client_loads, recovery.amount
         self._use = recovery.use
         self._marks: list[tuple[float, float]] = [(0.0, 0.0)]
@@ -403,7 +404,7 @@ _THRESHOLDS = (0.05, 0.1, 0.2, 0.3)
 
 GRID = tuple(
     Setting(ratio, threshold, 1, policy)
-    for policy in sorted(POLICIES)
+    for policy in sorted(name for name, policy in POLICIES.items() if policy.follows_load)
     for ratio in _RATIOS
     for threshold in _THRESHOLDS
 )
@@ -676,7 +677,7 @@ def _largest_change(recovery: LoggedRecovery, setting: Setting, loads: LoadRange
 
 def _rate(recovery: LoggedRecovery, setting: Setting, load: float) -> float:
     """Return the rate that a setting decides at a load, bytes/s; the highest logged one under another policy."""
-    if setting.policy not in POLICIES:
+    if _policy(setting.policy) is None:
         return max(stretch.decided for stretch in recovery.stretches)
     floor = max(stretch.min_rate for stretch in recovery.stretches)
     return max(setting.max_ratio * (recovery.capacity - load), floor)

@@ -26,9 +26,8 @@ from autothrottle.core.cluster.flows import FlowProgress, LogGrowth, TopicProgre
 from autothrottle.core.cluster.snapshot import TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.operators.sources import StoredMap
-from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.registry import policy_of, policy_text
 from autothrottle.core.scoring.columns import (
     DIFFERENT,
     EPOCH,
@@ -359,26 +358,6 @@ class _Named(Codec):
         return self._decode(self._text.read(reader, NOTHING if earlier is NOTHING else self._encode(earlier)))
 
 
-def _policy_text(policy: Policy) -> str:
-    return policy.name if policy.fixed_rate is None else f"{policy.name} {policy.fixed_rate}"
-
-
-def policy_of(text: str) -> Policy:
-    """Return the policy of a name, without anything learned; `static` is followed by its rate in bytes/s.
-
-    Raises:
-        Incomplete: this version has no such policy.
-    """
-    match text.split():
-        case ["adaptive"]:
-            return AdaptivePolicy()
-        case ["headroom"]:
-            return HeadroomPolicy()
-        case ["static", rate]:
-            return StaticPolicy(int(rate))
-    raise Incomplete(f"the policy {text[:40]!r} is unknown to this version")
-
-
 def _zone_text(zone: tzinfo) -> str:
     return zone.key if isinstance(zone, ZoneInfo) else ""
 
@@ -436,7 +415,7 @@ def _class_codec(columns: Columns, name: str, kind: Any) -> Codec:
     if kind is TopicProgress:
         return TopicCountCodec(columns, name)
     if kind is Policy:
-        return _Named(columns, name, _policy_text, policy_of)
+        return _Named(columns, name, policy_text, policy_of)
     if kind is tzinfo:
         return _Named(columns, name, _zone_text, lambda text: ZoneInfo(text) if text else UTC)
     if issubclass(kind, AutothrottleError):

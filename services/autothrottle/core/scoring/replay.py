@@ -20,8 +20,8 @@ from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.scoring.cycle_records import (
     CYCLE_VERSION,
-    CycleInputs,
     CycleRecord,
+    ReplayInput,
     cycle_packing,
     fingerprint,
     replayed_results,
@@ -80,14 +80,14 @@ class ReplaySummary:
     """Number of cycles that could not be read, or whose state was not known yet."""
 
 
-def unpacked(records: Iterable[CycleRecord]) -> Iterator[tuple[CycleRecord, CycleInputs | Incomplete]]:
+def unpacked(records: Iterable[CycleRecord]) -> Iterator[tuple[CycleRecord, ReplayInput | Incomplete]]:
     """Yield the records of one term with their inputs, or why these cannot be read.
 
     A record that is a difference needs the one before it. So after a damaged or missing one, the records up to the next
     whole one cannot be read either.
     """
     packing, layout = cycle_packing(), ""
-    last: tuple[int, CycleInputs] | None = None
+    last: tuple[int, ReplayInput] | None = None
     for record in records:
         try:
             if record.schema_version > CYCLE_VERSION:
@@ -138,7 +138,7 @@ class TermReplay:
             logged_rates: returns the decisions of a cycle in the log; called for cycles that differ.
         """
         self.summary.terms += 1
-        waiting: tuple[CycleRecord, CycleInputs] | None = None
+        waiting: tuple[CycleRecord, ReplayInput] | None = None
         for record, inputs in unpacked(records):
             if isinstance(inputs, Incomplete):
                 if waiting is not None:
@@ -166,7 +166,7 @@ class TermReplay:
     def _cycle(
         self,
         record: CycleRecord,
-        inputs: CycleInputs,
+        inputs: ReplayInput,
         following: Snapshot | AutothrottleError | None,
         logged_rates: Callable[[int], LoggedRates],
     ) -> Iterator[DecisionDifference]:
@@ -199,7 +199,7 @@ class TermReplay:
         self.summary.differences += len(differences)
         yield from differences
 
-    def _continue(self, record: CycleRecord, inputs: CycleInputs) -> None:
+    def _continue(self, record: CycleRecord, inputs: ReplayInput) -> None:
         """Keep the state if the record continues it; otherwise begin without a state."""
         if record.previous and record.previous == self._last_cycle:
             return
@@ -213,7 +213,7 @@ class TermReplay:
                 f"the {WARM_UP.seconds // 60} minutes from there are run, but not compared"
             )
 
-    def _run_steps(self, settings: PlannerSettings, inputs: CycleInputs) -> None:
+    def _run_steps(self, settings: PlannerSettings, inputs: ReplayInput) -> None:
         """Run the ramp steps before a cycle."""
         for ramp_step in inputs.steps:
             decision = ramp_steps(self._state, ramp_step.at, ramp_step.clock)

@@ -503,7 +503,7 @@ class GuardState:
             settings: the brokers' settings; None: those of the participants are still being read.
         """
         stalls = self.stalls.observe(snapshot.progress) if scheduled else self.stalls
-        stalled = stalls.stalled(plan, snapshot.progress)
+        stalled = stalls.stalled(plan.decisions, snapshot.progress)
         new = tuple(sentence for follower, sentence in stalled.items() if follower not in self.stalled)
         large, checked = self.large_fetches, self.checked_fetches and settings is not None
         if settings is not None and (scheduled or not checked):

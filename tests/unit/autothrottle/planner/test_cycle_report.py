@@ -9,7 +9,7 @@ from autothrottle.core.cycle.decision import CycleDecision, CycleResults
 from autothrottle.core.cycle.input import ControllerState, PlannerSettings
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.records import Pause, PauseMode
-from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report
+from autothrottle.planner.cycle_report import CycleReport, Reported, RunningCycle, cycle_report
 from tests import builders
 from tests.builders import NOON
 
@@ -18,13 +18,13 @@ STATE = ControllerState().begin_term(7)
 PAUSED = CycleDecision(STATE, NOON, False, pause=Pause(PauseMode.KEEP, "anna"), findings=("a finding",))
 
 
-def report(outcome: CycleOutcome, reported: Reported = Reported()) -> CycleReport:  # noqa: B008 (frozen)
+def report(outcome: RunningCycle, reported: Reported = Reported()) -> CycleReport:  # noqa: B008 (frozen)
     return cycle_report(SETTINGS, reported, outcome)
 
 
-def outcome(**parts: object) -> CycleOutcome:
+def outcome(**parts: object) -> RunningCycle:
     """A cycle of one second."""
-    return CycleOutcome(STATE, NOON, NOON + timedelta(seconds=1), "interval", True, **parts)  # type: ignore[arg-type]
+    return RunningCycle(STATE, NOON, NOON + timedelta(seconds=1), "interval", True, **parts)  # type: ignore[arg-type]
 
 
 def texts(of_cycle: CycleReport) -> list[str]:

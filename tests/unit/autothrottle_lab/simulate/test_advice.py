@@ -11,7 +11,8 @@ from functools import cache
 import pytest
 
 from autothrottle.adapters.memory import MemoryDecisions
-from autothrottle.core.scoring.estimates import GRID, POLICIES, LoggedRecovery, advice, estimate
+from autothrottle.core.policy.registry import policy_of
+from autothrottle.core.scoring.estimates import GRID, LoggedRecovery, advice, estimate
 from autothrottle.core.scoring.score import Setting
 from autothrottle_lab.simulate.recording import Recording
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
@@ -78,7 +79,7 @@ def scenario(seed: int, load: str, setting: Setting) -> VirtualScenario:
         limits=limits(max_tx_ratio=ratio, max_rx_ratio=ratio, change_threshold=threshold),
         step=timedelta(seconds=0.5),
     )
-    return replace(scenario, settings=replace(scenario.settings, policy=POLICIES[setting.policy]))
+    return replace(scenario, settings=replace(scenario.settings, policy=policy_of(setting.policy)))
 
 
 @cache

@@ -422,7 +422,7 @@ def test_configuration_file_and_environment_override_the_scenario(tmp_path: Path
         (
             'policy = "static"',
             'policy = "fast"',
-            "policy: 'fast' (key of planner in reassignment.toml) is not one of them",
+            "policy: 'fast' (key of planner in reassignment.toml) is not installed",
         ),
         (
             "capacity = 100\ntraffic = [{ rx",

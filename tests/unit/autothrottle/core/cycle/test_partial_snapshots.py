@@ -14,8 +14,8 @@ from autothrottle.core.cluster.flows import FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
 from autothrottle.core.cycle.decision import CycleDecision, PurgeOverride
 from autothrottle.core.cycle.input import CycleObservation, PlannerSettings
+from autothrottle.core.cycle.requests import NOTHING_LEFT
 from autothrottle.core.cycle.step import step
-from autothrottle.core.operators.requests import NOTHING_LEFT
 from autothrottle.core.operators.sources import KnownSources, Overrides, SourceReadings, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from tests import builders

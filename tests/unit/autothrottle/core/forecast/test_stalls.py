@@ -8,7 +8,6 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.forecast.progress import StallWatch
 from autothrottle.core.records import Decision, Reason
-from autothrottle.core.throttles.plan import Plan
 from tests.builders import NOON, mb
 
 FOLLOWER = ReplicaRole.FOLLOWER
@@ -27,8 +26,8 @@ def watched(*left: int) -> StallWatch:
     return watch
 
 
-def idle(utilization: int = mb(20), capacity: int | None = mb(100)) -> Plan:
-    return Plan((Decision(1003, FOLLOWER, mb(50), Reason.HEADROOM, None, mb(70), utilization, capacity),))
+def idle(utilization: int = mb(20), capacity: int | None = mb(100)) -> list[Decision]:
+    return [Decision(1003, FOLLOWER, mb(50), Reason.HEADROOM, None, mb(70), utilization, capacity)]
 
 
 def test_three_cycles_without_progress_on_a_free_link_are_a_stall() -> None:
@@ -51,7 +50,7 @@ def test_full_or_unmeasured_link_is_not_a_stall() -> None:
     watch = watched(mb(900), mb(900), mb(900), mb(900))
     assert watch.stalled(idle(utilization=mb(95)), LAST) == {}
     assert watch.stalled(idle(capacity=None), LAST) == {}
-    assert watch.stalled(Plan(), LAST) == {}
+    assert watch.stalled([], LAST) == {}
 
 
 def test_without_progress_samples_there_is_no_stall() -> None:

@@ -26,7 +26,7 @@ from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.scoring.cycle_records import CycleInputs, cycle_packing
+from autothrottle.core.scoring.cycle_records import ReplayInput, cycle_packing
 from autothrottle.core.scoring.packing import ColumnPacking
 from tests.builders import NOON
 from tests.examples import examples
@@ -113,7 +113,7 @@ def changed(value: Any, other: Any, chance: Random) -> Any:
     return replace(value, **{n: changed(getattr(value, n), getattr(other, n), chance) for n in names})
 
 
-def comparable(inputs: CycleInputs) -> object:
+def comparable(inputs: ReplayInput) -> object:
     """A cycle as a value in which equal errors are equal, and the order of reassignments and maps counts."""
     return _plain(inputs)
 
@@ -133,7 +133,7 @@ def _plain(value: object) -> object:
     return value
 
 
-def unique_topics(inputs: CycleInputs) -> CycleInputs:
+def unique_topics(inputs: ReplayInput) -> ReplayInput:
     """The cycle with at most one reassignment of each topic, ordered by topic, as in every snapshot."""
     snapshot = inputs.observation.snapshot
     if isinstance(snapshot, AutothrottleError):
@@ -148,7 +148,7 @@ def unique_topics(inputs: CycleInputs) -> CycleInputs:
 def test_any_cycle_survives_packing_alone_and_as_a_difference(seed: int) -> None:
     chance = Random(seed)
     values, packing = RandomValues(chance), cycle_packing()
-    first, other = (unique_topics(values.of(CycleInputs)) for _ in range(2))
+    first, other = (unique_topics(values.of(ReplayInput)) for _ in range(2))
     second = unique_topics(changed(first, other, chance))
     assert comparable(packing.unpack(packing.pack(second), packing.layout)) == comparable(second)
     assert comparable(packing.unpack(packing.pack(second, first), packing.layout, first)) == comparable(second)

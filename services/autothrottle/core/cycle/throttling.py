@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cycle.decision import Contribution, WakeUp
-from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
+from autothrottle.core.cycle.input import PlannerSettings, StepInput, ThrottleState
 from autothrottle.core.operators.sources import ScheduleWindow
 from autothrottle.core.policy.interface import Limits, PolicyObservation
 from autothrottle.core.records import Decision, PauseMode
@@ -60,7 +60,7 @@ class ThrottleDecision:
 
 
 def decide_throttles(
-    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput, pace: Pace | None, was_withdrawn: bool
+    settings: PlannerSettings, state: ThrottleState, cycle: StepInput, pace: Pace | None, was_withdrawn: bool
 ) -> tuple[ThrottleState, ThrottleDecision]:
     """Return the state after the decision, and the throttles of a cycle.
 
@@ -89,7 +89,7 @@ def decide_throttles(
     return next_state, replace(throttles, stalled=stalled, contribution=contribution)
 
 
-def _effect(state: ThrottleState, cycle: CycleInput, throttles: ThrottleDecision) -> ThrottleEffect:
+def _effect(state: ThrottleState, cycle: StepInput, throttles: ThrottleDecision) -> ThrottleEffect:
     """Return which throttles are not in force. A pause decides no replica lists, so that nothing can be judged."""
     if cycle.sources.pause is not None:
         return ThrottleEffect()
@@ -103,7 +103,7 @@ def _effect(state: ThrottleState, cycle: CycleInput, throttles: ThrottleDecision
     return state.effect.observe(observation)
 
 
-def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> ThrottleState:
+def _observed(state: ThrottleState, cycle: StepInput, was_withdrawn: bool) -> ThrottleState:
     """Return the state with the current throttles of the snapshot."""
     view = cycle.view
     withdrawn = (state.withdrawn or was_withdrawn) and had_reassignment(view.to_throttle)
@@ -116,7 +116,7 @@ def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> T
     )
 
 
-def _measured(state: ThrottleState, cycle: CycleInput, without_load: Collection[int]) -> ThrottleState:
+def _measured(state: ThrottleState, cycle: StepInput, without_load: Collection[int]) -> ThrottleState:
     """Return the state with the new loads, and with the number of failures of brokers without them."""
     history, failures = state.history, state.failures
     capacities = {**state.capacities, **cycle.loads.loads.capacities}
@@ -127,14 +127,14 @@ def _measured(state: ThrottleState, cycle: CycleInput, without_load: Collection[
     return replace(state, history=history, failures=failures, capacities=capacities)
 
 
-def _without_load(settings: PlannerSettings, cycle: CycleInput) -> frozenset[int]:
+def _without_load(settings: PlannerSettings, cycle: StepInput) -> frozenset[int]:
     """The participants without a load; none if the policy needs no loads."""
     if settings.policy.fixed_rate is not None:
         return frozenset()
     return frozenset(cycle.view.to_throttle.participants.keys() - cycle.loads.loads.brokers.keys())
 
 
-def _load_findings(cycle: CycleInput, without_load: Collection[int]) -> tuple[str, ...]:
+def _load_findings(cycle: StepInput, without_load: Collection[int]) -> tuple[str, ...]:
     if cycle.loads.error:
         return (cycle.loads.error,)
     loads = cycle.loads.loads
@@ -154,7 +154,7 @@ def _by_problem(problems: Mapping[int, str]) -> Iterator[str]:
         yield first if len(broker_ids) == 1 else f"{listed}, such as {first}"
 
 
-def _paused(settings: PlannerSettings, cycle: CycleInput, planned: ThrottleDecision) -> ThrottleDecision:
+def _paused(settings: PlannerSettings, cycle: StepInput, planned: ThrottleDecision) -> ThrottleDecision:
     """Keep the current throttles, or remove ours, depending on the pause's mode. Of the plan only report the rates."""
     pause, snapshot = cycle.sources.pause, cycle.view.to_throttle
     assert pause is not None
@@ -168,7 +168,7 @@ def _paused(settings: PlannerSettings, cycle: CycleInput, planned: ThrottleDecis
 
 
 def _planned(
-    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput
+    settings: PlannerSettings, state: ThrottleState, cycle: StepInput
 ) -> tuple[ThrottleState, ThrottleDecision]:
     """Decide the rates and the replica lists, and apply the guards."""
     at, snapshot, observation = cycle.at, cycle.view.to_throttle, cycle.observation
@@ -188,7 +188,7 @@ def _planned(
 
 
 def _with_changes(
-    state: ThrottleState, cycle: CycleInput, planned: ThrottleDecision, pace: Pace | None
+    state: ThrottleState, cycle: StepInput, planned: ThrottleDecision, pace: Pace | None
 ) -> tuple[ThrottleState, ThrottleDecision]:
     """Add the changes that the plan needs, without those that another party would edit again at once."""
     snapshot, writer = cycle.view.to_throttle, (cycle.fence, cycle.number)
@@ -212,7 +212,7 @@ def _restoration(contests: Contests, clock: float) -> Iterator[WakeUp]:
 
 
 def _plan(
-    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput, limits: Limits
+    settings: PlannerSettings, state: ThrottleState, cycle: StepInput, limits: Limits
 ) -> tuple[ThrottleState, Plan]:
     """Return the plan without its guards, and the state with what the policy has learned."""
     snapshot, loads = cycle.view.to_throttle, cycle.loads.loads
@@ -236,7 +236,7 @@ def _plan(
     return replace(state, policy=policy), desired
 
 
-def _schedule_wake_ups(settings: PlannerSettings, cycle: CycleInput) -> tuple[WakeUp, ...]:
+def _schedule_wake_ups(settings: PlannerSettings, cycle: StepInput) -> tuple[WakeUp, ...]:
     change = settings.schedule.next_change(cycle.at) if settings.schedule.windows else None
     if change is None:
         return ()
@@ -244,7 +244,7 @@ def _schedule_wake_ups(settings: PlannerSettings, cycle: CycleInput) -> tuple[Wa
 
 
 def _contribution(
-    cycle: CycleInput, change_set: ChangeSet, findings: tuple[str, ...] = (), wake_ups: tuple[WakeUp, ...] = ()
+    cycle: StepInput, change_set: ChangeSet, findings: tuple[str, ...] = (), wake_ups: tuple[WakeUp, ...] = ()
 ) -> Contribution:
     return Contribution(
         changes=recorded_first(change_set.changes, cycle.ledger, cycle.lost),
@@ -266,7 +266,7 @@ class Cleanup:
 
 
 def clean_up(
-    settings: PlannerSettings, foreign_cycles: int, cycle: CycleInput, plan: Plan, decided: Sequence[Change]
+    settings: PlannerSettings, foreign_cycles: int, cycle: StepInput, plan: Plan, decided: Sequence[Change]
 ) -> Cleanup:
     """Return the foreign throttles, and their removal when that is due.
 

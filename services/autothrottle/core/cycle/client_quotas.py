@@ -15,7 +15,8 @@ from functools import cached_property
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
-from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState, YieldState
+from autothrottle.core.cycle.input import PlannerSettings, StepInput
+from autothrottle.core.cycle.throttling import ThrottleDecision
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import KnownSources, unreadable_entries
 from autothrottle.core.policy.interface import Limits
@@ -27,11 +28,17 @@ from autothrottle.core.quotas.keys import (
     format_value,
     parse_value,
 )
-from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldTarget
+from autothrottle.core.quotas.yielding import (
+    MAX_LIMITED,
+    QUOTA_WINDOW,
+    QuotaControlState,
+    YieldRules,
+    YieldState,
+    YieldTarget,
+)
 from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus
 from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first
-from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.throttles.ownership import desired_rate, lost_finding, with_lost_records
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.loads import Loads
@@ -63,7 +70,7 @@ class YieldDecision:
     wake_ups: tuple[WakeUp, ...] = ()
 
 
-def yielding(previous: YieldState, cycle: CycleInput, throttles: ThrottleDecision, state: QuotaState) -> YieldDecision:
+def yielding(previous: YieldState, cycle: StepInput, throttles: ThrottleDecision, state: QuotaState) -> YieldDecision:
     """Return the quotas that the rules set now. Those that are absent are restored.
 
     Args:
@@ -122,7 +129,7 @@ class _Inputs:
 
 
 def _inputs(
-    rules: YieldRules, yields: YieldState, cycle: CycleInput, throttles: ThrottleDecision, state: QuotaState
+    rules: YieldRules, yields: YieldState, cycle: StepInput, throttles: ThrottleDecision, state: QuotaState
 ) -> _Inputs:
     has_share, clock = any(rule.at_most_bytes_per_second is None for rule in rules.values()), cycle.clock
     capacity = smallest_capacity(throttles.loads) if has_share else None
@@ -477,7 +484,7 @@ def quotas_needed(
 
 
 def control_quotas(
-    settings: PlannerSettings, state: QuotaControlState, cycle: CycleInput, throttles: ThrottleDecision
+    settings: PlannerSettings, state: QuotaControlState, cycle: StepInput, throttles: ThrottleDecision
 ) -> tuple[QuotaControlState, Ledger, Contribution]:
     """Return the changes of client quotas, the end of those that are over, and cycles for the next expiry and step.
 
@@ -504,7 +511,7 @@ def control_quotas(
 def _controlled(
     settings: PlannerSettings,
     state: QuotaControlState,
-    cycle: CycleInput,
+    cycle: StepInput,
     throttles: ThrottleDecision,
     reading: QuotaState,
     temporary: TemporaryQuotas,
@@ -540,7 +547,7 @@ def _next_state(
     return QuotaControlState(may_own_quotas, replace(yields.state, fresh_until=None) if is_stale else yields.state)
 
 
-def _expiries(temporary: TemporaryQuotas, cycle: CycleInput) -> tuple[WakeUp, ...]:
+def _expiries(temporary: TemporaryQuotas, cycle: StepInput) -> tuple[WakeUp, ...]:
     """Return the cycle for the next expiry of a quota in force."""
     times = [
         quota.expire_time
@@ -550,13 +557,13 @@ def _expiries(temporary: TemporaryQuotas, cycle: CycleInput) -> tuple[WakeUp, ..
     return (WakeUp("a client quota expires", min(times) - cycle.at),) if times else ()
 
 
-def _purges(temporary: TemporaryQuotas, cycle: CycleInput) -> tuple[PurgeQuota, ...]:
+def _purges(temporary: TemporaryQuotas, cycle: StepInput) -> tuple[PurgeQuota, ...]:
     ends = ((e, quota, quota.end(cycle.at, cycle.is_recovering)) for e, quota in temporary.items())
     return tuple(PurgeQuota(quota, reason, frozenset({e.resource})) for e, quota, reason in ends if reason)
 
 
 def _without_reading(
-    settings: PlannerSettings, state: QuotaControlState, cycle: CycleInput
+    settings: PlannerSettings, state: QuotaControlState, cycle: StepInput
 ) -> tuple[QuotaControlState, Ledger, Contribution]:
     """Change no quota; at the end of a recovery, request a cycle that reads and restores them."""
     if cycle.is_recovering is not False or state.yields.stepped is None:

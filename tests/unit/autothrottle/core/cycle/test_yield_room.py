@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.quotas.step import Direction, client_loads, direction, most_used, smallest_capacity
+from autothrottle.core.cycle.client_quotas import Direction, client_loads, direction, most_used, smallest_capacity
 from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.throttles.plan import Plan
 from tests import builders

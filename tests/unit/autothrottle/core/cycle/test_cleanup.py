@@ -8,11 +8,11 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.input import CycleInput, CycleObservation, KnownLoads, PlannerSettings, SnapshotViews
+from autothrottle.core.cycle.input import CycleObservation, KnownLoads, PlannerSettings, SnapshotViews, StepInput
+from autothrottle.core.cycle.throttling import clean_up
 from autothrottle.core.operators.sources import AdoptedSources, KnownSources, Overrides
 from autothrottle.core.records import Pause, PauseMode
 from autothrottle.core.throttles.changes import Change
-from autothrottle.core.throttles.decision import clean_up
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from tests import builders
 from tests.builders import NOON
@@ -22,11 +22,11 @@ BROKER = ConfigResource.broker(1001)
 FOREIGN = builders.snapshot(throttles={BROKER.path: {"leader.replication.throttled.rate": "5"}})
 
 
-def cycle(snapshot: Snapshot = FOREIGN, pause: Pause | None = None) -> CycleInput:
+def cycle(snapshot: Snapshot = FOREIGN, pause: Pause | None = None) -> StepInput:
     """The input of a scheduled cycle with these throttles."""
     sources = KnownSources(pause, pause_is_known=True)
     observation = CycleObservation(NOON, 0.0, True, AdoptedSources(sources), snapshot)
-    return CycleInput(observation, NOON, 0.0, 1, 1, sources, Overrides(), KnownLoads(), SnapshotViews(snapshot))
+    return StepInput(observation, NOON, 0.0, 1, 1, sources, Overrides(), KnownLoads(), SnapshotViews(snapshot))
 
 
 def test_foreign_throttles_are_reported_until_their_removal_is_due() -> None:

@@ -22,7 +22,7 @@ from autothrottle.core.cycle.decision import (
     PurgeOverride,
     WakeUp,
 )
-from autothrottle.core.cycle.input import CycleInput, CycleObservation, PlannerSettings
+from autothrottle.core.cycle.input import CycleObservation, PlannerSettings, StepInput
 from autothrottle.core.errors import AutothrottleError, Conflict, Unavailable
 from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.operators.submission import (
@@ -56,7 +56,7 @@ def requests(observation: CycleObservation, overrides: Overrides) -> Contributio
 
 
 def ended_requests(
-    settings: PlannerSettings, cycle: CycleInput, finished_override: bool, writes: Contribution
+    settings: PlannerSettings, cycle: StepInput, finished_override: bool, writes: Contribution
 ) -> Contribution:
     """Return the removals of overrides and catch-ups that have ended; none while paused or in shadow mode.
 
@@ -75,7 +75,7 @@ def ended_requests(
     return Contribution(actions=(*actions, *_purges(cycle), *_ended_catch_ups(cycle)))
 
 
-def _purges(cycle: CycleInput) -> Iterator[PurgeOverride]:
+def _purges(cycle: StepInput) -> Iterator[PurgeOverride]:
     """Yield the removals of overrides that are marked for removal or have expired."""
     overrides, all_overrides = cycle.overrides, cycle.sources.overrides
     marked: dict[int | None, StoredOverride] = {b: o for b, o in overrides.brokers.items() if o.rate == 0}
@@ -86,7 +86,7 @@ def _purges(cycle: CycleInput) -> Iterator[PurgeOverride]:
                 yield PurgeOverride(broker_or_all, override.version, reason)
 
 
-def _ended_catch_ups(cycle: CycleInput) -> Iterator[PurgeCatchUp]:
+def _ended_catch_ups(cycle: StepInput) -> Iterator[PurgeCatchUp]:
     for broker_id, rows in sorted(cycle.view.lagging.items()):
         if not rows and not _may_lag(cycle.view.snapshot, broker_id):
             yield PurgeCatchUp(cycle.sources.catch_ups[broker_id], frozenset({ConfigResource.broker(broker_id)}))

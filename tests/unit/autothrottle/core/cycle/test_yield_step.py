@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cycle.client_quotas import quotas_needed
 from autothrottle.core.cycle.decision import CycleResults
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
 from autothrottle.core.cycle.step import settle, step
@@ -27,7 +28,6 @@ from autothrottle.core.quotas.keys import (
     entity_of_path,
     fallbacks,
 )
-from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.quotas.yielding import BYTE_RATES, QUOTA_WINDOW, YieldRule, matches
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads

@@ -35,8 +35,8 @@ INTERVAL = 5
 DESTINATION = 1005
 CHANGE_THRESHOLD = 0.1
 """The default of the services, as a fraction."""
-RESTORED_WITHIN_SECONDS = 4.0
-"""An edit of a list is noticed within about 1 s. A cycle, two samples and tolerance for a busy machine follow."""
+RESTORED_WITHIN_SECONDS = 6.0
+"""An edit of a list is noticed within about 1 s. The rest is tolerance for a busy machine."""
 SLACK_SECONDS = INTERVAL + 1.0
 """Tolerance for a busy machine in limits of one cycle."""
 
@@ -171,7 +171,7 @@ def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
     """
     clients.set_total(2.0 * 2 * MB)
     took = []
-    with observed(kraft_cluster, services, "lists-deleted", 200) as watch:
+    with observed(kraft_cluster, services, "lists-deleted", 280) as watch:
         time.sleep(INTERVAL)
         for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
             kraft_cluster.set_configs_as_a_user({key: None}, topic="lists-deleted")

@@ -425,9 +425,13 @@ class Connections:
             return NoResponse(error, sent=False)
         except Exception as error:
             return NoResponse(error, sent=True)
-        if getattr(response, "throttle_time_ms", 0) > _MAX_PAUSE_SECONDS * 1000:
-            self._net.call_later(_MAX_PAUSE_SECONDS, lambda: connection.unpause("throttle"))
+        self._limit_pause(connection)
         return response
+
+    def _limit_pause(self, connection: Any) -> None:
+        """End a pause that the broker has just asked for after a few seconds."""
+        if "throttle" in connection.paused:
+            self._net.call_later(_MAX_PAUSE_SECONDS, lambda: connection.unpause("throttle"))
 
     async def _connection(self, node: Node, deadline: float) -> Any:
         """Return the connection of a node when it is set up. If its address must not be tried yet, raise its error."""
@@ -452,6 +456,7 @@ class Connections:
             self._open[node] = connection
             address = (broker.host, broker.port)
             connection.init_future.add_callback(lambda _: self._backoff.succeeded(address))
+            connection.init_future.add_callback(lambda _: self._limit_pause(connection))
             connection.init_future.add_errback(lambda error: self._forget(node, connection, address, error))
         await connection
         if _METADATA_API not in connection.broker_version_data.api_versions:

@@ -1,8 +1,9 @@
 """kazoo's client with TLS, logins and the ACLs of our nodes. The type to know is `SecuredClient`.
 
-kazoo lacks four things. It logs passwords at the level debug. It trusts the system's authorities beside the given ones
+kazoo lacks five things. It logs passwords at the level debug. It trusts the system's authorities beside the given ones
 and does not check host names. It waits for the network while a part of TLS is decrypted already. A login that a server
 refuses, even one that is just stopping, ends the client for good (https://github.com/python-zk/kazoo/issues/594).
+So does a damaged answer; here it ends the connection, and the call fails like one whose answer is lost.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import math
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionDropped,
+    ConnectionLoss,
     KazooException,
     NoNodeError,
     SASLException,
@@ -87,6 +91,8 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         """(ip, port) -> whether that server speaks TLS."""
         self.warns_of_refusals = False
         """Whether to log each refusal; otherwise the user of the client reports the first one."""
+        self._read_unchecked = self._connection._read_socket
+        self._connection._read_socket = self._read_socket
         self._connect_unsecured = self._connection._connect
         self._connection._connect = self._connect
         self._parent_acls: dict[str, tuple[float, list[ACL] | None]] = {}
@@ -167,6 +173,23 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
             self._tls_servers[ip, port] = _speaks_tls((ip, port))
         return self._tls_servers[ip, port]
 
+    # Answers.
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        return super()._call(_guarded(request), async_object)
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        """Read an answer; a damaged one fails its call, and ends the connection."""
+        pending = self._pending[0] if self._pending else None
+        try:
+            return self._read_unchecked(read_timeout)
+        except (KazooException, KazooTimeoutError, OSError):
+            raise
+        except Exception as error:
+            if pending and not pending[1].ready() and pending not in self._pending:
+                pending[1].set_exception(ConnectionLoss(_DAMAGED))
+            raise ConnectionDropped(f"{_DAMAGED} ({type(error).__name__}: {error})") from error
+
     # ACLs of new nodes.
 
     def create_async(self, path: str, value: bytes = b"", acl: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -202,6 +225,50 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
             return None
         self._parent_acls[parent] = time.monotonic(), entries
         return entries
+
+
+_DAMAGED = "an answer of ZooKeeper is damaged"
+
+
+def _guarded(request: Any) -> Any:
+    """Return a request whose answer, if it is damaged, fails the call with one of kazoo's errors."""
+    kind = type(request)
+    if not hasattr(kind, "deserialize"):
+        return request
+    return tuple.__new__(_guarded_kind(kind), request) if issubclass(kind, tuple) else _Guarded(request)
+
+
+@cache
+def _guarded_kind(kind: type[Any]) -> type[Any]:
+    """Return a class of one of kazoo's own requests, which kazoo tells apart by their classes."""
+
+    def deserialize(request: Any, data: bytes, offset: int) -> Any:
+        return _deserialized(super(guarded, request).deserialize, data, offset)
+
+    guarded: type[Any] = type(kind.__name__, (kind,), {"deserialize": deserialize})
+    return guarded
+
+
+class _Guarded:
+    """Another request."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    def deserialize(self, data: bytes, offset: int) -> Any:
+        return _deserialized(self._request.deserialize, data, offset)
+
+
+def _deserialized(deserialize: Callable[[bytes, int], Any], data: bytes, offset: int) -> Any:
+    try:
+        return deserialize(data, offset)
+    except KazooException:
+        raise
+    except Exception as error:  # whatever the decoder stumbles over
+        raise ConnectionLoss(f"{_DAMAGED} ({type(error).__name__}: {error})") from None
 
 
 class _SecuredTransaction(TransactionRequest):  # type: ignore[misc]
@@ -339,7 +406,7 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
     """kazoo's log lines with the addresses of the servers, without warnings until the first connection.
 
     kazoo warns at every attempt to connect, and does not name the server. Until the first connection the client's user
-    logs the problem once.
+    logs the problem once. Damaged answers have a line and no traceback: they are no bug of ours.
     """
 
     def __init__(self, hosts: str) -> None:
@@ -347,6 +414,8 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
         self.hosts, self.connected = hosts, False
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if isinstance(error := sys.exception() if kwargs.get("exc_info") else None, ConnectionLoss):
+            level, msg, args, kwargs = logging.WARNING, "%s; the call counts as unanswered", (error,), {}
         if (self.connected or level >= logging.ERROR) and self.isEnabledFor(level):
             shown = ["(login)" if isinstance(arg, Auth) else arg for arg in args]  # it has the password
             self.logger.log(level, f"ZooKeeper (%s): {msg}", self.hosts, *shown, **kwargs)

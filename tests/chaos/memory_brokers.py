@@ -361,11 +361,26 @@ class VirtualNetwork:
         for end in [*self._listeners.values(), *self._connections]:
             end.close()
 
+    def refuse(self) -> None:
+        """Refuse connections, and close those that are open."""
+        with self._lock:
+            self.close()
+            self._connections.clear()
+            self._deliveries.clear()
+            self._listeners.clear()
+
+    def accept(self) -> None:
+        """Accept connections again."""
+        with self._lock:
+            for broker_id, port in self._brokers.ports.items():
+                self._listeners[broker_id] = socket.create_server(("127.0.0.1", port), backlog=100)
+                self._listeners[broker_id].setblocking(False)
+
     def pump(self) -> bool:
         """Accept, read, answer and deliver what is due; return whether anything was sent or received."""
         with self._lock:
             is_busy = False
-            for broker_id, listener in self._listeners.items():
+            for broker_id, listener in list(self._listeners.items()):
                 with suppress(BlockingIOError):
                     end = listener.accept()[0]
                     end.setblocking(False)

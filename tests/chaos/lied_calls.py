@@ -27,6 +27,7 @@ from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaPermissions
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import Answers, ConfigEdit, ConfigOperation, KafkaSettings
+from autothrottle.adapters.kafka_state.topic import OutOfLog
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import (
     LEADER_RATE,
@@ -86,7 +87,7 @@ def lie_of(seed: int) -> Lie:
     codes = KAFKA_CODES[2 * number % len(KAFKA_CODES) :][:2]
     apis = frozenset() if api is None else frozenset({api})
     in_records = kind is LieKind.FLIPPED and api == FETCH and number % 2 == 0
-    return Lie(kind, apis, seed, codes, choices.choice([1.0, 1.0, 0.5]), in_records)
+    return Lie(kind, apis, seed, codes, choices.choice([1.0, 1.0, 0.5]), in_records=in_records)
 
 
 class _Errors(logging.Handler):
@@ -349,7 +350,8 @@ class _Seed:
         ledger = MemoryLedger(MemoryCluster())
         with closing(AdminSnapshots(self._kafka, ledger, timedelta(days=1))) as snapshots:
             snapshot = snapshots.fetch_snapshot(timeout=TIMEOUT)
-        if self._may_differ(METADATA, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, part=True):
+        is_denied = self._lie.kind is LieKind.ERROR and not _NOT_THERE.isdisjoint(self._lie.codes)
+        if is_denied or self._may_differ(METADATA, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, part=True):
             return not snapshot.problems
         for (kind, name), configs in self._world.configs.items():
             resource = ConfigResource.topic(name) if kind == TOPIC else ConfigResource.broker(int(name))
@@ -441,7 +443,11 @@ class _Seed:
         return True
 
     def _read(self) -> bool:
-        answer = self._log.read(self._topic_id, 0, -1, 0.5, self._soon())
+        try:
+            answer = self._log.read(self._topic_id, 0, -1, 0.5, self._soon())
+        except OutOfLog:
+            self._log.locate(self._soon())
+            return False
         if not self._may_differ(FETCH):
             values = [text for batch in self._world.log for text in _texts(batch)]
             for record in answer.records:
@@ -454,6 +460,8 @@ class _Seed:
         return self._same("the id of the topic", topic_id, self._topic_id)
 
 
+_NOT_THERE = frozenset({3, 100})
+"""Error codes with which a broker says that a topic does not exist."""
 _FOLLOWER = ("follower.replication.throttled.replicas",)
 
 

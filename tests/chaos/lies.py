@@ -64,6 +64,8 @@ class Lie:
     """Error codes; empty: all."""
     share: float = 1.0
     """Of the answers."""
+    milliseconds: Sequence[int] = (1, 200, 2_000, 2**31 - 1)
+    """Delays by a quota."""
     in_records: bool = False
     """Whether a bit is flipped in the records of a fetch, which have a checksum."""
 
@@ -170,7 +172,7 @@ def kafka_lie(lie: Lie, choices: random.Random, request: bytes, answer: bytes) -
     if "throttle_time_ms" in response.fields and (
         lie.kind is LieKind.THROTTLED or (lie.kind is LieKind.EMPTY and choices.random() < 0.5)
     ):
-        response.throttle_time_ms = choices.choice([1, 200, 2_000, 2**31 - 1])
+        response.throttle_time_ms = choices.choice(lie.milliseconds)
     lists = [name for name, field in response.fields.items() if field.is_struct_array() and getattr(response, name)]
     if lie.kind is LieKind.EMPTY or (lie.kind is LieKind.THROTTLED and api == FETCH):
         for name in lists:

@@ -1,0 +1,88 @@
+"""Answers of ZooKeeper that cannot be parsed; no test needs a server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss, KazooException
+from kazoo.protocol.serialization import ReplyHeader
+
+from autothrottle.adapters.zookeeper.bulk import get_many_async
+from autothrottle.adapters.zookeeper.client import SecuredClient
+from autothrottle.adapters.zookeeper.security import ZooKeeperSecurity
+
+REQUESTS = {
+    "get": lambda client: client.get_async("/a"),
+    "children": lambda client: client.get_children_async("/a", include_data=True),
+    "exists": lambda client: client.exists_async("/a"),
+    "sync": lambda client: client.sync_async("/"),
+    "create": lambda client: client.create_async("/a", b""),
+    "transaction": lambda client: client.transaction().commit_async(),
+    "bulk read": lambda client: get_many_async(client, ["/a", "/b"]),
+}
+Call = Callable[[SecuredClient], Any]
+
+
+@pytest.fixture
+def client() -> SecuredClient:
+    """A client that is not connected, and queues requests."""
+    client = SecuredClient("127.0.0.1:1", timedelta(seconds=2), ZooKeeperSecurity())
+    client._state = "CONNECTED"
+    client._connection._write_sock = _Sink()
+    return client
+
+
+class _Sink:
+    def send(self, data: bytes) -> None:
+        """Send nothing."""
+
+
+def answered(client: SecuredClient, call: Call, header: ReplyHeader, body: bytes) -> Any:
+    """Let a server answer a call, and return the answer."""
+    answer = call(client)
+    request, result = client._queue.popleft()
+    client._pending.append((request, result, 7))
+    client._connection._read_header = lambda timeout: (header, body, 0)
+    client._connection._read_socket(1.0)
+    return answer
+
+
+@pytest.mark.parametrize("call", REQUESTS.values(), ids=REQUESTS)
+def test_answer_that_ends_early_fails_its_call_like_a_lost_one(
+    client: SecuredClient, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call raised struct.error, which no caller expects: a traceback, and no cycle."""
+    client.logger.connected = True
+    with caplog.at_level(logging.WARNING):
+        answer = answered(client, call, ReplyHeader(7, 1, 0), b"")
+    with pytest.raises(KazooException):
+        answer.get(timeout=1)
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "header", [ReplyHeader(7, 1, -77), ReplyHeader(8, 1, 0), ReplyHeader(-1, 1, 0)], ids=["code", "id", "event"]
+)
+def test_answer_with_a_wrong_header_ends_the_connection_and_not_the_client(
+    client: SecuredClient, header: ReplyHeader
+) -> None:
+    """kazoo's thread ended with the error. The process had no connection any more, and never led again."""
+    with pytest.raises(ConnectionDropped, match="an answer of ZooKeeper is damaged"):
+        answered(client, REQUESTS["get"], header, b"\x00")
+
+
+def test_call_whose_answer_has_an_unknown_error_code_fails_at_once(client: SecuredClient) -> None:
+    answers: list[Any] = []
+
+    def call(client: SecuredClient) -> Any:
+        answers.append(client.get_async("/a"))
+        return answers[0]
+
+    with pytest.raises(ConnectionDropped):
+        answered(client, call, ReplyHeader(7, 1, -77), b"")
+    with pytest.raises(ConnectionLoss):
+        answers[0].get(timeout=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from autothrottle.adapters.kafka_admin.completeness import Gaps, complete
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.core.cluster.configs import LEADER_RATE, LEADER_REPLICAS
-from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.quotas.keys import ClientQuotaEntity, QuotaKey
 from autothrottle_lab.servers.kafka import KafkaCluster
 from tests.builders import eventually
@@ -63,7 +63,9 @@ def test_answers_of_real_brokers_are_complete(each_cluster: KafkaCluster, monkey
         admin.client_quotas()
         admin.alter_client_quotas(entity, {QuotaKey.PRODUCER_BYTE_RATE: None})
         assert {*admin.alter_reassignments({(topic, 0): None, ("no-topic", 0): None})} == {(topic, 0), ("no-topic", 0)}
-        log.create(soon())
+        each_cluster.create_topic(log_name, {0: brokers[:1]})
+        with suppress(Unavailable):  # in ZooKeeper mode only the controller creates topics
+            log.create(soon())
         eventually(lambda: is_located(log))
         topic_id, start = log.locate(soon())
         log.append([b"a"], soon())

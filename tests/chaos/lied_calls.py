@@ -183,7 +183,7 @@ class _Seed:
             self._violated(f"{name} raises {error!r}")
             is_complete = True
         seconds = time.monotonic() - began
-        polls = 2 if name == "snapshot" else 1  # the source of snapshots ends with its own poll
+        polls = 3 if name == "snapshot" else 1  # the source of snapshots ends with its own poll
         if seconds > polls * TIMEOUT.total_seconds() + LATENESS:
             self._violated(f"{name} takes {seconds:.1f} s")
         if must_succeed and not is_complete:

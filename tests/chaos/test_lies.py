@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 
 import pytest
@@ -104,3 +104,25 @@ def test_versions_without_any_request_of_kafka_are_a_damaged_answer(
     kafka = play_once(Lie(LieKind.EMPTY, frozenset({API_VERSIONS})), 1_000)
     with pytest.raises(Unavailable, match="to ApiVersions lacks the requests of Kafka"):
         kafka.brokers(timeout=timedelta(seconds=3))
+
+
+def test_answer_that_cannot_be_decoded_ends_its_connection_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python stopped to read after an IndexError: the requests of this connection waited for their deadlines."""
+    liar = Liar(Framing.KAFKA)
+    answers = iter([b"\x00\x00\x00\x02" + bytes([0, 0, 0, 0, 0, 0xFF])])
+
+    def answer(request: bytes, truth: bytes) -> Answer:
+        is_metadata = request[:2] == METADATA.to_bytes(2, "big")
+        return Answer(next(answers, truth) if is_metadata else truth)
+
+    monkeypatch.setattr(liar, "answer", answer)
+    with (
+        virtual_network(MemoryBrokers(), liar) as network,
+        closing(KafkaAdmin(KafkaSettings(network.servers[:1]))) as kafka,
+    ):
+        began = time.monotonic()
+        for _ in range(2):
+            with suppress(Unavailable):
+                kafka.brokers()
+        assert kafka.brokers() == {*BROKERS}
+        assert time.monotonic() - began <= 1.0

@@ -16,6 +16,7 @@ This module handles what kafka-python 3.0.12 leaves to its user:
   right before it closed the connection (see `_DelayedEnd`).
 - It believes a broker that asks for a pause of days, and an answer that lacks what was asked for. Here a pause has a
   limit (`_MAX_PAUSE_SECONDS`), and every answer is completed (see `completeness`).
+- It reads no more from a connection after an answer that it cannot decode. Here the connection ends.
 - At level DEBUG it logs passwords. Its loggers are limited to CRITICAL; its errors reach the caller as values.
 
 The type to know is `Connections`. Which broker gets a request is decided in `routing`.
@@ -47,6 +48,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.errors
     import kafka.future
+    import kafka.net.connection
     import kafka.net.inet
     import kafka.net.manager
     import kafka.net.sasl.oauth
@@ -161,8 +163,28 @@ class _DirectConnection(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
             raise
 
 
+class _CheckedConnection(kafka.net.connection.KafkaConnection):  # type: ignore[misc]
+    """A connection that ends at an answer that cannot be decoded.
+
+    kafka-python stops to read from it after an IndexError, so that all its requests waited for their deadlines.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except kafka.errors.KafkaProtocolError:
+            raise
+        except Exception as error:  # whatever the decoder stumbles over
+            raise kafka.errors.KafkaProtocolError(f"an answer cannot be decoded: {error!r}") from None
+
+
 class _ClosingManager(kafka.net.manager.KafkaConnectionManager):  # type: ignore[misc]
     """Makes connections, and closes the sockets of those that fail at TLS, or at the time limit of the setup."""
+
+    def get_connection(self, node_id: Any, **options: Any) -> Any:
+        connection = super().get_connection(node_id, **options)
+        connection.__class__ = _CheckedConnection
+        return connection
 
     async def _build_transport(self, node: Any, timeout_at: float) -> Any:
         options = self.config

@@ -157,3 +157,32 @@ def test_kafka_python_asks_for_a_token_in_the_thread_of_the_connections() -> Non
     mechanism = kafka.net.sasl.oauth.SaslMechanismOAuth(sasl_oauth_token_provider=Provider())
     assert mechanism.auth_bytes() == b"n,,\x01auth=Bearer token\x01\x01"
     assert threads == [threading.current_thread()]
+
+
+def test_kafka_python_reads_no_more_after_an_answer_that_it_cannot_decode(loop: Any) -> None:
+    class Undecodable(Received):
+        def data_received(self, data: bytes) -> None:
+            self.data += data
+            raise IndexError("index out of range")
+
+    ours, brokers = socket.socketpair()
+    ours.setblocking(False)
+    with closing(brokers):
+        transport, received = kafka.net.transport.KafkaTCPTransport(loop, ours), Undecodable()
+        transport.set_protocol(received)
+        loop.call_soon_threadsafe(transport.resume_reading)
+        brokers.sendall(b"answer")
+        eventually(lambda: received.data)
+        brokers.sendall(b"another")
+        time.sleep(SETUP_SECONDS)
+        assert received.data == b"answer" and not received.lost.is_set(), "_CheckedConnection can go"
+        loop.run(transport.abort)
+
+
+def test_kafka_python_pauses_for_as_long_as_a_broker_asks_for(loop: Any) -> None:
+    connection = kafka.net.connection.KafkaConnection(loop)
+    connection.broker_version_data = kafka.net.connection.BrokerVersionData((4, 3))
+    connection._maybe_throttle(kafka.protocol.metadata.MetadataResponse(throttle_time_ms=2**31 - 1))
+    assert connection.paused == {"throttle"}
+    days = (connection._throttle_time - time.monotonic()) / 86_400
+    assert days > 20, "kafka-python limits the pause: Connections._limit_pause can go"

@@ -33,7 +33,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.handlers.utils import fileobj_to_fd
-from kazoo.protocol.serialization import Auth
+from kazoo.protocol.serialization import Auth, GetChildren, GetChildren2
 from kazoo.security import ACL
 
 from autothrottle.adapters.zookeeper.security import Login, ZooKeeperSecurity
@@ -58,6 +58,9 @@ class ServerRefusal(ConnectionDropped):  # type: ignore[misc]
 
 class SecuredClient(KazooClient):  # type: ignore[misc]
     """A session that logs in at each connection, with the files of that moment, and gives our new nodes our ACL."""
+
+    last_zxid: int
+    """Number of the last transaction that this client has seen; each connection tells it to its server."""
 
     def __init__(self, hosts: str, session_timeout: timedelta, security: ZooKeeperSecurity) -> None:
         """Prepare; `start_async` connects.
@@ -91,6 +94,8 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         """(ip, port) -> whether that server speaks TLS."""
         self.warns_of_refusals = False
         """Whether to log each refusal; otherwise the user of the client reports the first one."""
+        self._trusted_zxid = 0
+        """The lower one of the last two transactions that this client has seen."""
         self._read_unchecked = self._connection._read_socket
         self._connection._read_socket = self._read_socket
         self._connect_unsecured = self._connection._connect
@@ -121,6 +126,10 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
             if reason := self._reason(error, host, ip, port):
                 self._refuse(host, port, reason)
                 raise ServerRefusal(reason) from error
+            if self._connection._socket is not None:
+                # A server refuses a client that has seen a later transaction. After a damaged answer, all would.
+                is_lower = self._trusted_zxid < self.last_zxid
+                self.last_zxid = self._trusted_zxid if is_lower else 0
             # After other errors than a dropped connection, kazoo would end the client.
             raise ConnectionDropped(str(error)) from error
         self.refusals.clear()
@@ -180,9 +189,11 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
 
     def _read_socket(self, read_timeout: float) -> Any:
         """Read an answer; a damaged one fails its call, and ends the connection."""
-        pending = self._pending[0] if self._pending else None
+        pending, last_zxid = self._pending[0] if self._pending else None, self.last_zxid
         try:
-            return self._read_unchecked(read_timeout)
+            answer = self._read_unchecked(read_timeout)
+            self._trusted_zxid = min(last_zxid, self.last_zxid)  # they never fall, so the higher one may be damaged
+            return answer
         except (KazooException, KazooTimeoutError, OSError):
             raise
         except Exception as error:
@@ -243,7 +254,10 @@ def _guarded_kind(kind: type[Any]) -> type[Any]:
     """Return a class of one of kazoo's own requests, which kazoo tells apart by their classes."""
 
     def deserialize(request: Any, data: bytes, offset: int) -> Any:
-        return _deserialized(super(guarded, request).deserialize, data, offset)
+        answer = _deserialized(super(guarded, request).deserialize, data, offset)
+        if issubclass(kind, GetChildren | GetChildren2) and None in (answer[0] if kind is GetChildren2 else answer):
+            raise ConnectionLoss(f"{_DAMAGED} (a node without a name)")
+        return answer
 
     guarded: type[Any] = type(kind.__name__, (kind,), {"deserialize": deserialize})
     return guarded

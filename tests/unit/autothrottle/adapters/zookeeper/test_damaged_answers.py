@@ -86,3 +86,35 @@ def test_call_whose_answer_has_an_unknown_error_code_fails_at_once(client: Secur
         answered(client, call, ReplyHeader(7, 1, -77), b"")
     with pytest.raises(ConnectionLoss):
         answers[0].get(timeout=1)
+
+
+def test_number_of_a_transaction_that_no_server_has_is_forgotten_when_a_server_refuses_it(
+    client: SecuredClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every server refuses a client that has seen a later transaction. After a flipped bit it never connected again."""
+    sent: list[int] = []
+
+    def refuse(host: str, ip: str, port: int) -> None:
+        sent.append(client.last_zxid)
+        raise ConnectionDropped("socket connection broken")
+
+    monkeypatch.setattr(client, "_connect_unsecured", refuse)
+    monkeypatch.setattr(client, "_accepts_only_tls", lambda ip, port: False)
+    client._connection._socket = object()
+    for zxid in (5, 6, 6 + 2**60):
+        answered(client, REQUESTS["exists"], ReplyHeader(7, zxid, -101), b"")
+        client._xid = 6
+    for _ in range(3):
+        with pytest.raises(ConnectionDropped):
+            client._connect("h", "127.0.0.1", 1)
+    assert sent == [6 + 2**60, 6, 0]
+
+
+def test_node_without_a_name_is_a_damaged_answer(client: SecuredClient) -> None:
+    """The length of a name was -1. Sorting the children raised TypeError, with a traceback in the log."""
+    children = b"\x00\x00\x00\x02" + b"\x00\x00\x00\x01a" + b"\xff\xff\xff\xff" + bytes(68)
+    with pytest.raises(ConnectionLoss, match="a node without a name"):
+        answered(client, REQUESTS["children"], ReplyHeader(7, 1, 0), children).get(timeout=1)
+    plain = answered(client, lambda client: client.get_children_async("/a"), ReplyHeader(7, 1, 0), children)
+    with pytest.raises(ConnectionLoss):
+        plain.get(timeout=1)

@@ -28,14 +28,8 @@ from autothrottle.core.quotas.keys import (
     format_value,
     parse_value,
 )
-from autothrottle.core.quotas.yielding import (
-    MAX_LIMITED,
-    QUOTA_WINDOW,
-    QuotaControlState,
-    YieldRules,
-    YieldState,
-    YieldTarget,
-)
+from autothrottle.core.quotas.yield_state import QuotaControlState, YieldState
+from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldTarget
 from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus
 from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first

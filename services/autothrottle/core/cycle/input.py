@@ -31,7 +31,7 @@ from autothrottle.core.operators.submission import SubmissionRequest, Submission
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Limits, Policy
 from autothrottle.core.quotas.keys import ClientReading, QuotaState
-from autothrottle.core.quotas.yielding import QuotaControlState
+from autothrottle.core.quotas.yield_state import QuotaControlState
 from autothrottle.core.throttles.changes import RampState, WriteHistory
 from autothrottle.core.throttles.foreign_edits import NO_CONTESTS, Contests
 from autothrottle.core.throttles.guards import GuardState, ThrottleEffect

@@ -444,7 +444,7 @@ def test_configuration_file_and_environment_override_the_scenario(tmp_path: Path
         ("to = [1001, 1006]", "to = [1001]", "at least one of them outside the replicas"),
         ("[[move]]", "[[moves]]", "did you mean move?"),
         ("[[move]]", "[[move", "is not valid TOML"),
-        ("[[move]]", "a = " + "[" * 5_000, "is not valid TOML: maximum recursion depth exceeded"),
+        ("[[move]]", "a = " + "[" * 5_000, "is not valid TOML: it is nested too deeply"),
         ("= 5\n", '= 5\ncontention = "tcp"\n', "it must be one of proportional, connections, clients-first"),
         ("= 5\n", "= 5\nclient-connections = 0\n", "client-connections is 0; it must be a number of connections"),
         ("= 5\n", "= 5\nclient-connections = 1.5\n", "client-connections is 1.5; it must be an integer"),

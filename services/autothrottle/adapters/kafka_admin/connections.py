@@ -430,7 +430,8 @@ class Connections:
                     return repeated
                 break  # a part is more than nothing
             answer = repeated
-        if isinstance(answer, kafka.protocol.metadata.MetadataResponse) and not request.topics:
+        # Without topics alone: kafka-python would keep 100,000 partitions, and stop this thread for 0.1 s.
+        if isinstance(answer, kafka.protocol.metadata.MetadataResponse) and request.topics == []:
             self._manager.cluster.update_metadata(answer)
         return answer
 

@@ -252,6 +252,28 @@ def test_only_reads_are_repeated() -> None:
     assert repeated == {"topics", "configs", "classic groups", "groups", "offsets"}
 
 
+def test_metadata_of_all_topics_is_not_kept_by_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a catch-up, each cycle reads all topics. kafka-python kept all partitions, and delayed all requests."""
+
+    async def send(*_: Any) -> Any:
+        topic = {"name": "a", "partitions": [{"partition_index": 0, "leader_id": 1}]}
+        return built(METADATA.MetadataResponse, {"brokers": BROKER_ROWS, "topics": [topic]})
+
+    async def connected(*_: Any) -> None:
+        """There is no connection."""
+
+    with closing(Connections(["127.0.0.1:1"], {}, timedelta(seconds=1))) as connections:
+        monkeypatch.setattr(connections, "_connection", connected)
+        monkeypatch.setattr(connections, "_send", send)
+        (node,) = connections.bootstrap_nodes
+        updates: list[Any] = []
+        monkeypatch.setattr(connections._manager.cluster, "update_metadata", updates.append)
+        for topics in (None, ["a"], []):
+            answer = connections.exchange({node: messages.describe_topics(topics)}, time.monotonic() + 60)[node]
+            assert isinstance(answer, METADATA.MetadataResponse)
+            assert len(updates) == (topics == [])
+
+
 class Ready:
     """A connection that is set up."""
 

@@ -104,10 +104,8 @@ class MetricsSources:
         log_sizes = self._cluster().log_sizes
         if log_sizes is None or self._configuration.metrics_source == "kafka":
             return None
-        window, links = (
-            self._configuration.metrics_window,
-            CapacityLimits(default=Capacity(MAX_LINK_RATE, MAX_LINK_RATE)),
-        )
+        window = self._configuration.metrics_window
+        links = CapacityLimits(default=Capacity(MAX_LINK_RATE, MAX_LINK_RATE))
         return lambda: self._stack.closing(LogLoads(log_sizes, links, 0.0, window))
 
     def _log_loads(self) -> LoadSource:

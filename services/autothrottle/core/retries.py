@@ -63,9 +63,12 @@ SETTINGS = Retry(
     "Reading fetch settings of brokers and topics", "They change rarely, and a cycle does without them", first=60.0
 )
 METRICS = Retry(
-    "Reading a metrics source that failed, while bytes move. A thread of its own asks it. A cycle follows its answer",
-    "Rates follow the load within seconds of its return, at any `--interval`, and no cycle waits for it meanwhile",
+    "Reading a metrics source that failed, while bytes move. A thread of its own asks it. A cycle follows its answer. "
+    "The wait grows only while it answers without the load of any broker",
+    "Rates follow the load within seconds of its return, at any `--interval`, and no cycle waits for it meanwhile. "
+    "Answers without a load use up the rate limit of a service such as Datadog",
     first=5.0,
+    last=60.0,
 )
 CALL = Retry(
     "A call, a stream or a connection to another service, after a round over all its replicas",

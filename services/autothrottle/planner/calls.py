@@ -52,7 +52,7 @@ from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionRequest, Targets
 from autothrottle.core.quotas.keys import ClientReading, QuotaState
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
-from autothrottle.core.retries import METRICS, SETTINGS
+from autothrottle.core.retries import METRICS, SETTINGS, Retry
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import ConfigWriter, FetchSettingsSource, QuotaSource, Reassigner, SnapshotSource, Term
@@ -528,9 +528,11 @@ class LoadsProbe:
     that may hang.
     """
 
-    def __init__(self, source: LoadSource, on_return: Callable[[], None], pause_seconds: float = METRICS.first) -> None:
+    def __init__(self, source: LoadSource, on_return: Callable[[], None], retry: Retry = METRICS) -> None:
         """`on_return` is called when the source has a load again, from another thread, and must not block."""
-        self._source, self._on_return, self._pause = source, on_return, pause_seconds
+        self._source, self._on_return, self._retry = source, on_return, retry
+        self._empty_answers = 0
+        """Consecutive answers without the load of a broker."""
         self._changed = threading.Condition()
         self._is_needed = self._closed = self._has_returned = False
         self._thread: threading.Thread | None = None
@@ -539,6 +541,8 @@ class LoadsProbe:
         """Ask the source from now on, or no longer. Does not block."""
         with self._changed:
             self._is_needed = is_needed and not self._closed
+            if not is_needed:
+                self._empty_answers = 0
             self._changed.notify_all()
             if self._is_needed and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="metrics-probe", daemon=True)
@@ -562,7 +566,8 @@ class LoadsProbe:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_needed or self._closed)
-                if self._closed or self._changed.wait_for(lambda: self._closed, self._pause):
+                wait = self._retry.wait(max(self._empty_answers, 1))
+                if self._closed or self._changed.wait_for(lambda: self._closed, wait):
                     return
                 if not self._is_needed:
                     continue
@@ -573,9 +578,12 @@ class LoadsProbe:
 
     def _has_load(self) -> bool:
         try:
-            return bool(self._source.fetch_loads(SETTINGS_TIMEOUT).brokers)
+            has_load = bool(self._source.fetch_loads(SETTINGS_TIMEOUT).brokers)
         except Exception:  # the cycles report it
-            return False
+            has_load, self._empty_answers = False, 0
+        else:
+            self._empty_answers = 0 if has_load else self._empty_answers + 1
+        return has_load
 
 
 class SettingsReader:

@@ -672,6 +672,8 @@ class Planner:
             self._reader.want(snapshot.participants.keys(), snapshot.topics)
             are_lost = bool(snapshot.participants) and self._state.term.loads.are_lost
             self._probe.follow(are_lost and self._thread.is_alive())
+        elif decision.pause is not None:  # until its end no rate follows the loads
+            self._probe.follow(False)
 
     def _settle(self, cycle: RunningCycle, decision: CycleDecision, results: CycleResults) -> None:
         """Record what became of a decision, answer its caller, and request the cycles that follow."""

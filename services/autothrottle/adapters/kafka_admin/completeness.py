@@ -2,8 +2,8 @@
 
 A broker that delays this client may answer without a partition, and a damaged answer may lack anything. What is missing
 must never count as absent in Kafka: as no throttle, no log, no broker, or as a write that succeeded. So it becomes an
-entry with the error `NOT_ANSWERED`, which the readers in `messages` report for this resource alone. What was not asked
-for is dropped.
+entry with the error `NOT_ANSWERED`, which the readers in `messages` report for this resource alone. Other entries are
+dropped.
 
 An empty list is an answer only where Kafka has such lists: reassignments, client quotas, groups, and the topics of a
 request for all topics. The type to know is `complete`.
@@ -54,7 +54,7 @@ def is_repeatable(request: Any) -> bool:
 def _entries(
     response: Any,
     field: str,
-    asked: Iterable[Hashable],
+    requested_keys: Iterable[Hashable],
     key: Callable[[Any], Hashable],
     create: Callable[[Any], Any],
     is_answered: Callable[[Any], bool] = lambda entry: True,
@@ -64,7 +64,7 @@ def _entries(
     Args:
         response: its owner.
         field: name of the list.
-        asked: keys.
+        requested_keys: those of the request.
         key: entry -> its key.
         create: key -> an entry with the error.
         is_answered: whether an entry without an error has all that Kafka always says about it.
@@ -76,26 +76,26 @@ def _entries(
                 entries[key(entry)] = entry
         except FIELD_ERRORS:  # a malformed entry is none
             continue
-    keys = list(dict.fromkeys(asked))
+    keys = list(dict.fromkeys(requested_keys))
     missing = [k for k in keys if k not in entries]
     lacking = frozenset(missing)
     setattr(response, field, [create(k) if k in lacking else entries[k] for k in keys])
     return Gaps(missing, len(missing) == len(keys) > 0)
 
 
-def _rows(response: Any, field: str, rows: str, asked: Mapping[str, Collection[int]]) -> Gaps:
-    """Complete topics with partitions that have an error code each; `asked` is topic -> partitions."""
+def _rows(response: Any, field: str, rows: str, requested: Mapping[str, Collection[int]]) -> Gaps:
+    """Complete topics with partitions that have an error code each; `requested` is topic -> partitions."""
     answered = {
         (topic.name, _index(row)): row for topic in getattr(response, field) or () for row in getattr(topic, rows)
     }
-    keys = [(name, number) for name, numbers in asked.items() for number in numbers]
+    keys = [(name, number) for name, numbers in requested.items() for number in numbers]
     missing = [k for k in keys if k not in answered]
     topic_type = response.fields[field].data_class
     row_type = topic_type.fields[rows].data_class
     index = "index" if "index" in row_type.fields else "partition_index"
     for k in missing:
         answered[k] = row_type(**{index: k[1], "error_code": NOT_ANSWERED})
-    topics = [topic_type(name=n, **{rows: [answered[n, i] for i in numbers]}) for n, numbers in asked.items()]
+    topics = [topic_type(name=n, **{rows: [answered[n, i] for i in numbers]}) for n, numbers in requested.items()]
     setattr(response, field, topics)
     return Gaps(missing, len(missing) == len(keys) > 0)
 
@@ -128,8 +128,9 @@ def _described_configs(request: Any, response: Any) -> Gaps:
     def has_configs(result: Any) -> bool:
         if result.resource_type == _BROKER and not result.resource_name:
             return True  # only what is set on <default> is described
-        asked, always = keys[result.resource_type, result.resource_name], _DESCRIBED[result.resource_type]
-        return {config.name for config in result.configs} >= (always if asked is None else always & {*asked})
+        config_keys, always = keys[result.resource_type, result.resource_name], _DESCRIBED[result.resource_type]
+        required = always if config_keys is None else always & {*config_keys}
+        return {config.name for config in result.configs} >= required
 
     return _entries(
         response,
@@ -158,11 +159,11 @@ def _log_dirs(request: Any, response: Any) -> Gaps:
         response.error_code = NOT_ANSWERED
         return Gaps(["log directories"], True)
     if request.topics is not None:
-        asked = {topic.topic: {*topic.partitions} for topic in request.topics}
+        requested = {topic.topic: {*topic.partitions} for topic in request.topics}
         for directory in response.results:
-            directory.topics = [topic for topic in directory.topics if topic.name in asked]
+            directory.topics = [topic for topic in directory.topics if topic.name in requested]
             for topic in directory.topics:
-                topic.partitions = [row for row in topic.partitions if row.partition_index in asked[topic.name]]
+                topic.partitions = [row for row in topic.partitions if row.partition_index in requested[topic.name]]
     return Gaps()
 
 
@@ -187,23 +188,23 @@ def _entity(entry: Any) -> frozenset[tuple[str, str | None]]:
 def _listed_reassignments(request: Any, response: Any) -> Gaps:
     """A partition that is not listed is not being reassigned."""
     if request.topics is not None:
-        asked = {topic.name: {*topic.partition_indexes} for topic in request.topics}
-        response.topics = [topic for topic in response.topics if topic.name in asked]
+        requested = {topic.name: {*topic.partition_indexes} for topic in request.topics}
+        response.topics = [topic for topic in response.topics if topic.name in requested]
         for topic in response.topics:
-            topic.partitions = [row for row in topic.partitions if row.partition_index in asked[topic.name]]
+            topic.partitions = [row for row in topic.partitions if row.partition_index in requested[topic.name]]
     return Gaps()
 
 
 def _altered_reassignments(request: Any, response: Any) -> Gaps:
     """A request with partitions that are not in the answer has no known result as a whole."""
     answered = {(topic.name, row.partition_index) for topic in response.responses for row in topic.partitions}
-    asked = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
-    missing = [row for row in asked if row not in answered]
+    requested = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
+    missing = [row for row in requested if row not in answered]
     if missing and not response.error_code:
         response.error_code = NOT_ANSWERED
-    asked_topics = {topic for topic, _ in asked}
-    response.responses = [topic for topic in response.responses if topic.name in asked_topics]
-    return Gaps(missing, len(missing) == len(asked))
+    requested_topics = {topic for topic, _ in requested}
+    response.responses = [topic for topic in response.responses if topic.name in requested_topics]
+    return Gaps(missing, len(missing) == len(requested))
 
 
 def _groups(request: Any, response: Any) -> Gaps:
@@ -230,21 +231,21 @@ def _created_topics(request: Any, response: Any) -> Gaps:
 
 
 def _produced(request: Any, response: Any) -> Gaps:
-    asked = {topic.name: [row.index for row in topic.partition_data] for topic in request.topic_data}
-    return _rows(response, "responses", "partition_responses", asked)
+    requested = {topic.name: [row.index for row in topic.partition_data] for topic in request.topic_data}
+    return _rows(response, "responses", "partition_responses", requested)
 
 
 def _offsets(request: Any, response: Any) -> Gaps:
-    asked = {topic.name: [row.partition_index for row in topic.partitions] for topic in request.topics}
-    return _rows(response, "topics", "partitions", asked)
+    requested = {topic.name: [row.partition_index for row in topic.partitions] for topic in request.topics}
+    return _rows(response, "topics", "partitions", requested)
 
 
 def _fetched(request: Any, response: Any) -> Gaps:
     """Kafka's own way to delay reads is an answer without partitions, which the reader of the topic waits for."""
-    asked = {str(topic.topic_id): {row.partition for row in topic.partitions} for topic in request.topics}
-    response.responses = [topic for topic in response.responses if str(topic.topic_id) in asked]
+    requested = {str(topic.topic_id): {row.partition for row in topic.partitions} for topic in request.topics}
+    response.responses = [topic for topic in response.responses if str(topic.topic_id) in requested]
     for topic in response.responses:
-        numbers = asked[str(topic.topic_id)]
+        numbers = requested[str(topic.topic_id)]
         topic.partitions = [row for row in topic.partitions if row.partition_index in numbers]
     return Gaps()
 

@@ -92,8 +92,8 @@ _ANSWER_REPEATS = 3
 _MAX_PAUSE_SECONDS = 5.0
 """Longest pause that a broker can ask for. A longer one may be damage, or mute this connection for hours; a request
 after it gets an answer, or its deadline replaces the connection."""
-_METADATA_API, _DESCRIBE_CLUSTER_API = 3, 60
-"""Each broker answers Metadata, and each controller, which does not, DescribeCluster."""
+_METADATA_API, _VOTE_API = 3, 52
+"""Kafka's numbers of a request that each broker supports, and of one that each KRaft controller supports."""
 _TIMEOUT_SHARE = 0.95
 """Share of the time left that kafka-python gets, so that an established connection times out its request itself."""
 
@@ -430,7 +430,8 @@ class Connections:
                     return repeated
                 break  # a part is more than nothing
             answer = repeated
-        if isinstance(answer, kafka.protocol.metadata.MetadataResponse) and not request.topics:
+        # Without topics alone: kafka-python would keep 100,000 partitions, and stop this thread for 0.1 s.
+        if isinstance(answer, kafka.protocol.metadata.MetadataResponse) and request.topics == []:
             self._manager.cluster.update_metadata(answer)
         return answer
 
@@ -482,7 +483,7 @@ class Connections:
             connection.init_future.add_callback(lambda _: self._limit_pause(connection))
             connection.init_future.add_errback(lambda error: self._forget(node, connection, address, error))
         await connection
-        if not {_METADATA_API, _DESCRIBE_CLUSTER_API} & {*connection.broker_version_data.api_versions}:
+        if connection.broker_version_data.api_versions.keys().isdisjoint((_METADATA_API, _VOTE_API)):
             self._manager.broker_version_data = None  # kafka-python gives it to all other connections
             connection.close(kafka.errors.KafkaConnectionError("its answer to ApiVersions is damaged"))
             raise Unavailable(

@@ -28,11 +28,7 @@ from autothrottle.adapters.kafka_admin.throttle_checks import (
 )
 from autothrottle.adapters.kafka_admin.values import Answers, Configs
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
-from autothrottle.core.cluster.configs import (
-    REPLICAS_KEYS,
-    ConfigResource,
-    ResourceType,
-)
+from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.snapshot import (
     ANY_SNAPSHOT,
     ClusterView,

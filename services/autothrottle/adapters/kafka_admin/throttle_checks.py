@@ -51,7 +51,7 @@ _SILENT_TICKS = 10
 """Least time between two requests to a broker that did not answer: 2 s."""
 
 _SILENT_AT_ONCE = 2
-"""Brokers that did not answer and are asked in a tick, in place of others."""
+"""Brokers that did not answer and are asked in a tick, in place of others; more if there are fewer others."""
 
 _TIMEOUT = timedelta(seconds=5)
 
@@ -67,7 +67,7 @@ class Rounds:
     """Maximum number of resources in one reading."""
     tick: float
     """Least time between two readings, seconds."""
-    _asked: dict[ConfigResource, float] = field(default_factory=dict)
+    _last_requests: dict[ConfigResource, float] = field(default_factory=dict)
 
     def due(
         self, resources: Collection[ConfigResource], least: float, now: float, suspects: Collection[ConfigResource] = ()
@@ -80,13 +80,14 @@ class Rounds:
             now: monotonic time, seconds; calls are at least a tick apart.
             suspects: those of them that are due at once.
         """
-        self._asked = {resource: at for resource, at in self._asked.items() if resource in resources}
+        self._last_requests = {resource: at for resource, at in self._last_requests.items() if resource in resources}
         round_seconds = max(least, len(resources) / self.at_once * self.tick)
         # What becomes due before the next call can come is due now.
         since = now - round_seconds + self.tick / 2
-        waiting = [r for r in resources if r in suspects or self._asked.get(r, since) <= since]
-        chosen = sorted(waiting, key=lambda r: (r not in suspects, self._asked.get(r, -math.inf)))[: self.at_once]
-        self._asked |= dict.fromkeys(chosen, now)
+        waiting = [r for r in resources if r in suspects or self._last_requests.get(r, since) <= since]
+        waiting.sort(key=lambda r: (r not in suspects, self._last_requests.get(r, -math.inf)))
+        chosen = waiting[: self.at_once]
+        self._last_requests |= dict.fromkeys(chosen, now)
         return chosen
 
 
@@ -150,7 +151,7 @@ class ThrottleChecks:
             brokers: ids of the registered brokers.
         """
         with self._condition:
-            # An equal object has counted its flows already.
+            # An equal object has its derived values already.
             counted = {r.topic: r for r in self._reassignments} if reassignments else {}
             self._reassignments = tuple(counted[r.topic] if counted.get(r.topic) == r else r for r in reassignments)
             self._brokers = brokers
@@ -158,6 +159,7 @@ class ThrottleChecks:
         if not reassignments:
             with self._lock:
                 self._lists, self._rates, self._silent = ForeignEdits(), ForeignEdits(), frozenset()
+                self._needed, self._entries = NeededThrottles(), {}
 
     def _run(self, read: Callable[[NeededThrottles, float], float]) -> None:
         """Read again and again while something moves.
@@ -165,23 +167,26 @@ class ThrottleChecks:
         Args:
             read: reads what is due at this monotonic time, and returns how long to rest, seconds.
         """
-        while (reassignments := self._awaited_reassignments()) is not None:
+        while self._is_needed():
             began, rest = time.monotonic(), 0.0
             try:
-                with self._lock:
-                    needed = self._needed = self._needed.of(reassignments)
-                rest = read(needed, began)
+                rest = read(self._needed_throttles(), began)
             except AutothrottleError as error:
                 log.debug("Throttles cannot be compared: %s", error)
             except Exception:  # a bug must not end the thread: nothing else notices edits between two scheduled cycles
                 log.exception("Comparing throttles failed unexpectedly")
             self._closing.wait(max(rest, began + self._tick - time.monotonic()))
 
-    def _awaited_reassignments(self) -> tuple[TopicReassignment, ...] | None:
-        """Wait for reassignments and return them; None: closed."""
+    def _is_needed(self) -> bool:
+        """Wait for reassignments, and keep none of them meanwhile; return False when this is closed."""
         with self._condition:
             self._condition.wait_for(lambda: self._closing.is_set() or self._reassignments)
-            return None if self._closing.is_set() else self._reassignments
+            return not self._closing.is_set()
+
+    def _needed_throttles(self) -> NeededThrottles:
+        with self._lock:
+            self._needed = self._needed.of(self._reassignments)
+            return self._needed
 
     def _read_lists(self, needed: NeededThrottles, now: float) -> float:
         suspects = {resource for resource, _ in self._lists.suspected}
@@ -206,6 +211,8 @@ class ThrottleChecks:
     def _read_silent_brokers(self, needed: NeededThrottles, now: float) -> float:
         silent = self._silent_brokers(needed)
         rates = {r: keys for r, keys in needed.rates.items() if r.broker_id in self._brokers & silent}
+        others = len(needed.rates) - len(rates)
+        self._of_silent.at_once = max(_SILENT_AT_ONCE, BROKERS_AT_ONCE - others)
         return self._check_rates(rates, self._of_silent.due(rates, _SILENT_TICKS * self._tick, now))
 
     def _silent_brokers(self, needed: NeededThrottles) -> frozenset[int]:

@@ -243,7 +243,7 @@ class ZooKeeperSnapshots:
         entry.
         """
         reassignments, ledger = self._reassignments.reassignments, self._throttle_configs.ledger
-        # Before our first write there is nothing to compare, and the flows of a large start take long to count.
+        # Before our first write there is nothing to compare, and a large start takes long to evaluate.
         recorded = [r for r in reassignments if ConfigResource.topic(r.topic) in ledger]
         self._needed = self._needed.of(recorded)
         needed = {**self._needed.lists, **self._needed.rates}

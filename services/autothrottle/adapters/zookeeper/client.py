@@ -94,8 +94,10 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         """(ip, port) -> whether that server speaks TLS."""
         self.warns_of_refusals = False
         """Whether to log each refusal; otherwise the user of the client reports the first one."""
-        self._trusted_zxid = 0
-        """The lower one of the last two transactions that this client has seen."""
+        self._session_seconds = session_timeout.total_seconds()
+        self._refused_since: float | None = None
+        """When a server first closed a new connection since the last successful one, on the monotonic clock; None: none
+        has."""
         self._read_unchecked = self._connection._read_socket
         self._connection._read_socket = self._read_socket
         self._connect_unsecured = self._connection._connect
@@ -127,16 +129,27 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
                 self._refuse(host, port, reason)
                 raise ServerRefusal(reason) from error
             if self._connection._socket is not None:
-                # A server refuses a client that has seen a later transaction. After a damaged answer, all would.
-                is_lower = self._trusted_zxid < self.last_zxid
-                self.last_zxid = self._trusted_zxid if is_lower else 0
+                self._forget_zxid_in_time()
             # After other errors than a dropped connection, kazoo would end the client.
             raise ConnectionDropped(str(error)) from error
         self.refusals.clear()
         self._ended_logins.clear()
         self.security.reported.clear()
         self.logged_in.set()
+        self._refused_since = None
         return timeouts
+
+    def _forget_zxid_in_time(self) -> None:
+        """Forget the last transaction once servers have refused this client for a session timeout.
+
+        A server that has not seen this transaction refuses the client. One that lags does so for a moment, and without
+        the number the session could read older data there than it has written. After a damaged number, all servers
+        refuse. After a session timeout the session is over anyway, and a new one begins without a number.
+        """
+        refused_at = time.monotonic()
+        self._refused_since = refused_at if self._refused_since is None else self._refused_since
+        if refused_at - self._refused_since >= self._session_seconds:
+            self.last_zxid = 0
 
     def _refuse(self, host: str, port: int, reason: str) -> None:
         if self.warns_of_refusals and reason not in self.security.reported:
@@ -189,11 +202,9 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
 
     def _read_socket(self, read_timeout: float) -> Any:
         """Read an answer; a damaged one fails its call, and ends the connection."""
-        pending, last_zxid = self._pending[0] if self._pending else None, self.last_zxid
+        pending = self._pending[0] if self._pending else None
         try:
-            answer = self._read_unchecked(read_timeout)
-            self._trusted_zxid = min(last_zxid, self.last_zxid)  # they never fall, so the higher one may be damaged
-            return answer
+            return self._read_unchecked(read_timeout)
         except (KazooException, KazooTimeoutError, OSError):
             raise
         except Exception as error:

@@ -142,6 +142,9 @@ class ZnodeMirror:
         try:
             self._client.sync_async("/").get(timeout=seconds_left(deadline))
             zxid = int(self._client.last_zxid)
+            # The next answer has no lower number. With a damaged one, all later snapshots would count as too old.
+            self._client.exists_async("/").get(timeout=seconds_left(deadline))
+            zxid = min(zxid, int(self._client.last_zxid))
             # In a new session, kazoo counts from 0 again.
             if zxid == 0 or zxid < min_zxid:
                 raise Unavailable(f"ZooKeeper's server is at transaction {zxid:#x}, older than {min_zxid:#x}")

@@ -231,7 +231,7 @@ def _with_throttles(
         window=throttles.window,
         plan=throttles.plan,
         unwritten=throttles.unwritten,
-        ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle, throttles.held),
+        ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle, throttles.held_resources),
         changes=() if settings.shadow else total.changes,
         would=total.changes if settings.shadow else (),
         refused=total.refused,

@@ -23,7 +23,7 @@ from autothrottle.core.throttles.changes import (
     removal_of_foreign,
     stale_lists,
 )
-from autothrottle.core.throttles.foreign_edits import Contests
+from autothrottle.core.throttles.foreign_edits import NO_CONTESTS, Contests
 from autothrottle.core.throttles.guards import (
     EffectObservation,
     ThrottleEffect,
@@ -55,7 +55,7 @@ class ThrottleDecision:
     """New stalls, one sentence each."""
     unwritten: tuple[Decision, ...] = ()
     """While paused: the rates that would be written otherwise, with their measurements."""
-    held: frozenset[ConfigResource] = frozenset()
+    held_resources: frozenset[ConfigResource] = frozenset()
     """Resources with edits by another party that stay for now."""
 
 
@@ -76,8 +76,9 @@ def decide_throttles(
     if cycle.sources.pause is None:
         decided, throttles = _with_changes(decided, cycle, throttles, pace)
     else:
-        # Missing metrics count only while throttles depend on them.
-        decided, throttles = replace(decided, failures=observed.failures), _paused(settings, cycle, throttles)
+        # Missing metrics count only while throttles depend on them, and edits only while they are undone.
+        decided = replace(decided, failures=observed.failures, contests=NO_CONTESTS)
+        throttles = _paused(settings, cycle, throttles)
     snapshot, reading = cycle.view.to_throttle, cycle.observation.settings
     participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
     broker_settings = reading.settings if reading.complete_for == participating else None
@@ -95,7 +96,9 @@ def _effect(state: ThrottleState, cycle: StepInput, throttles: ThrottleDecision)
         return ThrottleEffect()
     # A link side that also copies our own state, without a throttle, is not judged.
     snapshot, contribution = cycle.view.to_report, throttles.contribution
-    sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused, throttles.held)
+    sides = throttled_link_sides(
+        snapshot, throttles.plan, contribution.changes, contribution.refused, throttles.held_resources
+    )
     settings, quota_rates = cycle.observation.settings.settings, throttles.loads.quota_rates
     in_sync = in_sync_rates(snapshot, quota_rates, state.guards.growth, throttles.loads)
     progress = snapshot.progress or Progress()
@@ -195,13 +198,16 @@ def _with_changes(
     change_set = changes(planned.plan, snapshot, cycle.at, *writer, pace)
     owned = snapshot.ledger if snapshot.reassignments else ()
     contests = state.contests.observe(change_set.repaired, owned, writer, cycle.clock)
-    if contests.contested.union(contests.held).intersection(change_set.repaired):
+    if contests.contested.union(contests.held_resources).intersection(change_set.repaired):
         change_set = changes(planned.plan, snapshot, cycle.at, *writer, pace, contests)
     findings = (*planned.contribution.findings, *contests.findings())
     wake_ups = (*planned.contribution.wake_ups, *_restoration(contests, cycle.clock))
     contribution = _contribution(cycle, change_set, findings, wake_ups)
     return replace(state, contests=contests), replace(
-        planned, contribution=contribution, invalid_lists=change_set.invalid_lists, held=contests.held
+        planned,
+        contribution=contribution,
+        invalid_lists=change_set.invalid_lists,
+        held_resources=contests.held_resources,
     )
 
 

@@ -23,13 +23,7 @@ from autothrottle.core.cluster.configs import (
     validate_broker_id,
     validate_topic,
 )
-from autothrottle.core.cluster.snapshot import (
-    Assignment,
-    Snapshot,
-    TopicPartition,
-    TopicReassignment,
-    named,
-)
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment, named
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.plan_refusals import PERMISSIVE, PlanCluster, RefusalKind, refusal_error, refusals
 from autothrottle.core.texts import excerpt

@@ -153,7 +153,7 @@ def changes(
     refused: list[Outcome] = []
     findings: list[str] = []
     repaired: dict[ConfigResource, ResourceEdit] = {}
-    invalid_lists, contested, held = 0, contests.contested, contests.held
+    invalid_lists, contested, held_resources = 0, contests.contested, contests.held_resources
     rates, of_reassignment = plan.rates, brokers_throttled_for_reassignment(snapshot)
     tool_rates = {ConfigResource.broker(b) for b in of_reassignment}
     topics = {ConfigResource.topic(t) for t in plan.replicas}
@@ -168,7 +168,7 @@ def changes(
             repaired[resource] = resource_edit(entry, edited, current)
             if resource in contested:
                 keys |= {name: replace(keys[name], finding="") for name in edited}
-            if resource in held:
+            if resource in held_resources:
                 keys |= {name: DesiredKey(current.get(name), entry.keys[name]) for name in edited}
         texts = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
         findings += [f"{resource}, {name}: {text}" for name, text in texts]
@@ -600,9 +600,17 @@ class RampState:
         due = next_steps(self.plan, self.snapshot, at, fence, cycle, self.pace(history, now))
         return tuple(change for change in due if change.resource not in self.refused)
 
-    def begin(self, plan: Plan, snapshot: Snapshot, held: frozenset[ConfigResource] = frozenset()) -> RampState:
-        """Return the state with the plan and the snapshot of a cycle, before its writes; `held` ones do not rise."""
-        return replace(self, plan=plan, snapshot=snapshot, refused=held)
+    def begin(
+        self, plan: Plan, snapshot: Snapshot, held_resources: frozenset[ConfigResource] = frozenset()
+    ) -> RampState:
+        """Return the state before the writes of a cycle.
+
+        Args:
+            plan: of the cycle.
+            snapshot: of the cycle.
+            held_resources: brokers whose rates do not rise before the next cycle.
+        """
+        return replace(self, plan=plan, snapshot=snapshot, refused=held_resources)
 
     def after_writes(self, changes: Sequence[Change], outcomes: Sequence[Outcome], now: float) -> RampState:
         """Return the state after these changes were written."""

@@ -23,7 +23,7 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
     parse_replicas,
 )
-from autothrottle.core.cluster.snapshot import TopicReassignment
+from autothrottle.core.cluster.snapshot import TopicReassignment, TopicReassignments
 from autothrottle.core.errors import Invalid
 from autothrottle.core.texts import excerpt, id_ranges
 
@@ -42,17 +42,15 @@ Edits = Mapping[tuple[ConfigResource, str], tuple[str | None, int, int]]
 
 def needed_lists(reassignments: Iterable[TopicReassignment]) -> Needed:
     """Return the lists that throttle reassignments. A topic that copies nothing needs none: its lists get removed."""
-    return {ConfigResource.topic(r.topic): REPLICAS_KEYS for r in reassignments if r.flows}
+    return {ConfigResource.topic(r.topic): REPLICAS_KEYS for r in reassignments if r.copying.followers}
 
 
 def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
     """Return the rates that throttle reassignments, for the roles of each broker."""
-    flows = {flow for reassignment in reassignments for flow in reassignment.flows}
-    leaders, followers = {flow.leader for flow in flows}, {flow.follower for flow in flows}
-    sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
+    participants = TopicReassignments(reassignments).participants
     return {
-        ConfigResource.broker(b): tuple(role.rate_key for role, broker_ids in sides if b in broker_ids)
-        for b in sorted(leaders | followers)
+        ConfigResource.broker(b): tuple(role.rate_key for role in ReplicaRole if role in roles)
+        for b, roles in sorted(participants.items())
     }
 
 
@@ -115,16 +113,18 @@ class ForeignEdits:
     suspected: Edits = field(default_factory=dict)
     """Edits that were seen once. The queried broker may lag behind, or we are in the middle of a write."""
 
-    def confirmed(self, current: Edits, asked: Collection[ConfigResource] | None = None) -> frozenset[ConfigResource]:
-        """Store what was found; return resources whose edits were now seen twice and not reported yet.
+    def confirmed(
+        self, current: Edits, resources: Collection[ConfigResource] | None = None
+    ) -> frozenset[ConfigResource]:
+        """Store the edits; return resources whose edits were now seen twice and not reported yet.
 
         Args:
             current: the edits that are in place.
-            asked: the resources that were read; None: all. The state of the others stays.
+            resources: those that were compared; None: all. The state of the others stays.
         """
         others_reported, others_suspected = (
-            {} if asked is None else {place: edit for place, edit in known.items() if place[0] not in asked}
-            for known in (self.reported, self.suspected)
+            {} if resources is None else {place: edit for place, edit in earlier.items() if place[0] not in resources}
+            for earlier in (self.reported, self.suspected)
         )
         fresh = current.items() - self.reported.items()
         twice = fresh & self.suspected.items()
@@ -148,7 +148,7 @@ RESTORE_PAUSE = timedelta(seconds=10)
 _REMEMBERED = timedelta(minutes=10)
 """How long an edit is remembered: Strimzi's operators reconcile every 2 minutes by default."""
 
-_KEPT = 8
+_MOST_EDITS = 8
 """Maximum number of edits to remember of a resource; a rhythm is the median of the times between them."""
 
 _RHYTHMS = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 300)
@@ -190,19 +190,19 @@ class Contest:
             writer: (term, cycle) of this cycle.
             now: monotonic time.
         """
-        seen = self
+        contest = self
         # A value that we could not restore yet is still the same edit.
         if not self.edited or (not self.is_held and edit.is_after(self.writer)):
             # A value that stood for `RESTORE_PAUSE` because it was held says nothing about the party's rhythm.
             since = self._stood_since()
             gaps = self.gaps if since is None else (*self.gaps, now - since)
-            seen = replace(self, edited=(*self.edited, now)[-_KEPT:], gaps=gaps[-_KEPT:])
-        recent = sum(at >= now - _CONTEST_SPAN.total_seconds() for at in seen.edited)
-        is_held = recent >= CONTEST and seen.restored is not None and now < seen.due
-        removes, rhythm = self.removes or edit.removes, seen._steady_rhythm()
+            contest = replace(self, edited=(*self.edited, now)[-_MOST_EDITS:], gaps=gaps[-_MOST_EDITS:])
+        recent = sum(at >= now - _CONTEST_SPAN.total_seconds() for at in contest.edited)
+        is_held = recent >= CONTEST and contest.restored is not None and now < contest.due
+        removes, rhythm = self.removes or edit.removes, contest._steady_rhythm()
         if is_held:
-            return replace(seen, is_held=True, removes=removes, rhythm=rhythm)
-        return replace(seen, is_held=False, removes=removes, rhythm=rhythm, restored=now, writer=writer)
+            return replace(contest, is_held=True, removes=removes, rhythm=rhythm)
+        return replace(contest, is_held=False, removes=removes, rhythm=rhythm, restored=now, writer=writer)
 
     def _stood_since(self) -> float | None:
         """Return the time from which on the time to the next edit counts; None: there was no edit before."""
@@ -266,9 +266,9 @@ class Contests:
         """
         if not current and not self.resources:
             return self
-        kept = {r: contest for r, contest in self.resources.items() if r in owned and not contest.is_over(now)}
-        settled = {r: replace(contest, is_held=False) for r, contest in kept.items() if r not in current}
-        observed = {r: kept.get(r, Contest()).observe(edit, writer, now) for r, edit in current.items() if r in owned}
+        recent = {r: contest for r, contest in self.resources.items() if r in owned and not contest.is_over(now)}
+        settled = {r: replace(contest, is_held=False) for r, contest in recent.items() if r not in current}
+        observed = {r: recent.get(r, Contest()).observe(edit, writer, now) for r, edit in current.items() if r in owned}
         return Contests({**settled, **observed})
 
     @property
@@ -277,7 +277,7 @@ class Contests:
         return frozenset(resource for resource, contest in self.resources.items() if contest.rhythm)
 
     @property
-    def held(self) -> frozenset[ConfigResource]:
+    def held_resources(self) -> frozenset[ConfigResource]:
         """The resources whose edits stay for now."""
         return frozenset(resource for resource, contest in self.resources.items() if contest.is_held)
 

@@ -583,11 +583,11 @@ def throttled_link_sides(
     plan: Plan,
     changes: Iterable[Change],
     refused: Iterable[Outcome],
-    held: Iterable[ConfigResource] = (),
+    held_resources: Iterable[ConfigResource] = (),
 ) -> frozenset[LinkSide]:
     """Return the link sides in reassignment that have a throttle, and whose topics need no change of a replica list."""
     edited = [change.resource for change in changes if change.edits]
-    resources = (*edited, *(outcome.resource for outcome in refused), *held)
+    resources = (*edited, *(outcome.resource for outcome in refused), *held_resources)
     changing = {resource.name for resource in resources if resource.type is ResourceType.TOPIC}
     throttled = {topic for topic, lists in plan.replicas.items() if not lists.free} - changing
     unthrottled = [topic.copying for topic in snapshot.reassignments if topic.topic not in throttled]

@@ -139,6 +139,26 @@ def test_nothing_is_restored_during_a_pause(bench: Bench, mode: PauseMode) -> No
     assert bench.rate(1003, FOLLOWER) is not None
 
 
+@pytest.mark.parametrize("mode", PauseMode)
+def test_a_pause_ends_the_contest(bench: Bench, mode: PauseMode) -> None:
+    """The alert fired for the whole pause, also after the end of the move, with no finding that named the program."""
+    bench.election.join("127.0.0.1:1", lambda: None)
+    assert bench.election.term is not None
+    bench.term = bench.election.term
+    for _ in range(3):
+        bench.cluster.set_config_as_user(BROKER_1003, FOLLOWER_RATE, None)
+        bench.cycle(EDITED)
+    assert contested_throttles(bench) == 1
+    bench.pauses.set_pause(Pause(mode, "alice", NOON))
+    record = bench.cycle("paused")
+    assert contested_throttles(bench) == 0 and not any("another program" in text for text in record.findings)
+
+
+def contested_throttles(bench: Bench) -> float:
+    name = "autothrottle_contested_throttles"
+    return next(value for metric, value, _ in bench.planner.samples() if metric.name == name)
+
+
 def test_an_override_is_no_edit_of_another_party(bench: Bench) -> None:
     for rate in (3, 4, 5, 6):
         bench.overrides.set_override(1003, StoredOverride(mb(rate)))

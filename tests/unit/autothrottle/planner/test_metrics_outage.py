@@ -13,13 +13,16 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cycle.input import KnownLoads
+from autothrottle.core.records import Pause, PauseMode
+from autothrottle.core.retries import METRICS, Retry
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.calls import LoadsProbe
 from tests import builders
-from tests.builders import eventually
+from tests.builders import NOON, eventually
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench
 
 MEGABYTE = 2**20
+SOON = Retry("the metrics", "tests", first=0.01)
 
 
 def resources() -> tuple[int, int]:
@@ -73,7 +76,7 @@ def last_reason(bench: Bench) -> str:
 def test_return_of_the_metrics_source_starts_a_cycle_at_any_interval(kind: str) -> None:
     """With `--interval 180`, rates stayed at the minimum for up to three minutes after the return of the source."""
     with Bench(real_time=True, interval=timedelta(hours=1)) as bench:
-        bench.planner._probe._pause = 0.02
+        bench.planner._probe._retry = SOON
         if kind == "no answer":
             bench.metrics.unavailable(True)
         for broker_id in BROKERS if kind == "no load" else ():
@@ -88,10 +91,42 @@ def test_return_of_the_metrics_source_starts_a_cycle_at_any_interval(kind: str) 
         eventually(lambda: last_reason(bench) == "the metrics source answers again")
 
 
+def test_source_is_not_asked_during_a_pause() -> None:
+    """A source that was away at the start of a pause was asked for the whole pause, also when nothing moved."""
+    with Bench(real_time=True, interval=timedelta(hours=1)) as bench:
+        bench.metrics.unavailable(True)
+        bench.begin_reassignment()
+        bench.planner.start(ADDRESS)
+        eventually(lambda: bench.planner._probe._is_needed)
+        bench.pauses.set_pause(Pause(PauseMode.KEEP, "alice", NOON))
+        eventually(lambda: not bench.planner._probe._is_needed)
+
+
+def test_source_that_answers_without_any_load_is_asked_less_and_less_often() -> None:
+    """With tags that name no broker, requests every 5 s used up most of what Datadog allows an organization."""
+    source = MemoryMetrics(builders.load(1, 1, 1))
+    probe = LoadsProbe(source, lambda: None)
+
+    def waits(count: int) -> list[float]:
+        seconds = []
+        for _ in range(count):
+            assert not probe._has_load()
+            seconds.append(METRICS.wait(max(probe._empty_answers, 1)))
+        return seconds
+
+    source.unavailable(True)
+    assert waits(3) == [5, 5, 5], "an outage"
+    source.unavailable(False)
+    source.lose(1, "broker 1 has no sample")
+    assert waits(6) == [5, 10, 20, 40, 60, 60]
+    source.unavailable(True)
+    assert waits(1) == [5]
+
+
 def test_source_that_is_no_longer_needed_is_not_asked() -> None:
     """After the end of all moves, a source that is away is asked by scheduled cycles alone."""
     source, returns = MemoryMetrics(builders.load(1, 1, 1)), threading.Event()
-    probe = LoadsProbe(source, returns.set, pause_seconds=0.01)
+    probe = LoadsProbe(source, returns.set, SOON)
     probe.follow(True)
     assert returns.wait(60)
     assert (probe.take_return(), probe.take_return()) == (True, False)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.completeness import NOT_ANSWERED, complete, is_repeatable
-from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_admin.connections import Connections, kafka
 from autothrottle.adapters.kafka_admin.schemas import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS
@@ -247,6 +250,64 @@ def test_topic_without_partitions_is_no_answer() -> None:
 def test_only_reads_are_repeated() -> None:
     repeated = {name for name, api in APIS.items() if is_repeatable(api.request)}
     assert repeated == {"topics", "configs", "classic groups", "groups", "offsets"}
+
+
+def test_metadata_of_all_topics_is_not_kept_by_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a catch-up, each cycle reads all topics. kafka-python kept all partitions, and delayed all requests."""
+
+    async def send(*_: Any) -> Any:
+        topic = {"name": "a", "partitions": [{"partition_index": 0, "leader_id": 1}]}
+        return built(METADATA.MetadataResponse, {"brokers": BROKER_ROWS, "topics": [topic]})
+
+    async def connected(*_: Any) -> None:
+        """There is no connection."""
+
+    with closing(Connections(["127.0.0.1:1"], {}, timedelta(seconds=1))) as connections:
+        monkeypatch.setattr(connections, "_connection", connected)
+        monkeypatch.setattr(connections, "_send", send)
+        (node,) = connections.bootstrap_nodes
+        updates: list[Any] = []
+        monkeypatch.setattr(connections._manager.cluster, "update_metadata", updates.append)
+        for topics in (None, ["a"], []):
+            answer = connections.exchange({node: messages.describe_topics(topics)}, time.monotonic() + 60)[node]
+            assert isinstance(answer, METADATA.MetadataResponse)
+            assert len(updates) == (topics == [])
+
+
+class Ready:
+    """A connection that is set up."""
+
+    closed = False
+
+    def __init__(self, *apis: int) -> None:
+        self.broker_version_data = SimpleNamespace(api_versions=dict.fromkeys(apis, (0, 1)))
+        self.init_future = kafka.future.Future()
+
+    def __await__(self) -> Iterator[Any]:
+        yield from ()
+
+    def close(self, error: Exception) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(("apis", "is_usable"), [((3, 18), True), ((18, 52, 60), True), ((18,), False), ((), False)])
+def test_versions_of_brokers_and_of_controllers_are_answers(
+    apis: Sequence[int], is_usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A KRaft controller supports no metadata requests, so each answer of one counted as damaged.
+
+    The throttles of brokers that are down could not be written any more.
+    """
+
+    async def send(*_: Any) -> str:
+        return "answer"
+
+    with closing(Connections(["127.0.0.1:1"], {}, timedelta(seconds=1))) as connections:
+        monkeypatch.setattr(connections._manager, "get_connection", lambda *_, **__: Ready(*apis))
+        monkeypatch.setattr(connections, "_send", send)
+        (node,) = connections.bootstrap_nodes
+        answer = connections.exchange({node: object()}, time.monotonic() + 60)[node]
+        assert (answer == "answer") == is_usable, answer
 
 
 class Routed:

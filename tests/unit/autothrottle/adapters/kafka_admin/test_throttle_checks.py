@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -103,6 +104,16 @@ def test_nothing_is_read_while_nothing_moves(checks: Checks) -> None:
     assert checks.kafka.calls == calls
 
 
+def test_no_reassignment_is_kept_after_its_end(checks: Checks) -> None:
+    """The threads kept 100,000 partitions until the next reassignment."""
+    reassignments = moving(40)
+    held_by_the_test = sys.getrefcount(reassignments[0])
+    checks.checks.follow(reassignments, frozenset(range(40)))
+    eventually(lambda: checks.kafka.calls["broker_configs"] > 3 and checks.kafka.calls["topic_configs"] > 1)
+    checks.checks.follow([], frozenset(range(40)))
+    eventually(lambda: sys.getrefcount(reassignments[0]) == held_by_the_test)
+
+
 def test_a_broker_that_does_not_answer_delays_no_other(checks: Checks) -> None:
     """One request held all brokers' rates, so that a dying broker delayed the comparison of all."""
     held, asked = threading.Event(), checks.kafka.broker_configs
@@ -123,6 +134,16 @@ def test_a_broker_that_does_not_answer_delays_no_other(checks: Checks) -> None:
     checks.kafka.silent.clear()
     held.set()
     eventually(lambda: "broker 7 answers again" in checks.reasons)
+
+
+def test_after_an_outage_of_all_brokers_their_rates_are_compared_at_the_usual_pace(checks: Checks) -> None:
+    """Two silent brokers were asked in a tick: 1,000 of them took 100 s after their return."""
+    checks.kafka.silent.update(range(40))
+    checks.checks.follow(moving(40), frozenset(range(40)))
+    eventually(lambda: checks.checks._of_silent.at_once == BROKERS_AT_ONCE)
+    checks.kafka.silent.clear()
+    eventually(lambda: sum("answers again" in reason for reason in checks.reasons) == 40)
+    eventually(lambda: checks.checks._of_silent.at_once == 2)
 
 
 def test_the_ledger_is_read_once_for_each_reading_of_lists(checks: Checks) -> None:

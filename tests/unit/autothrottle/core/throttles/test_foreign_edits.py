@@ -151,7 +151,7 @@ class Party:
         edit = {self.resource: ResourceEdit(removes=True, written=self._written)} if self.is_removed else {}
         self.contests = self.contests.observe(edit, {self.resource}, writer, now)
         self.findings |= {*self.contests.findings()}
-        if self.is_removed and self.resource not in self.contests.held:
+        if self.is_removed and self.resource not in self.contests.held_resources:
             self.restored.append(now)
             if is_written:
                 self.is_removed, self._written = False, writer

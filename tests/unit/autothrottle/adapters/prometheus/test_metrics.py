@@ -307,6 +307,27 @@ def test_headers_of_a_file_are_sent_with_those_of_the_credentials(
     assert sent == ["tenant-1|tenant-2", "a:b", "Bearer abc"]
 
 
+def test_a_faulty_file_of_headers_does_not_keep_an_expired_token_in_use(
+    server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """Both files were read as one, so that a typing error in one kept the previous content of the other.
+
+    A token of a service account expires after an hour, and then all loads were missing.
+    """
+    server.answers[1] = matrix(kafka_1=growing(70, time.time()))
+    headers, token = tmp_path / "headers", tmp_path / "token"
+    headers.write_text("X-Scope-OrgID: tenant-1\n")
+    token.write_text("first")
+    with metrics(server, cluster, headers_file=str(headers), token_file=str(token)) as source:
+        source.fetch_loads(TIMEOUT)
+        headers.write_text("X-Scope-OrgID")
+        token.write_text("second")
+        source.fetch_loads(TIMEOUT)
+        problems = {credential.option: credential.files.problem for credential in source.credentials}
+    assert (server.headers["x-scope-orgid"], server.headers["authorization"]) == ("tenant-1", "Bearer second")
+    assert problems["prometheus-token-file"] == "" and "is not a header" in problems["prometheus-headers-file"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -379,22 +379,24 @@ def test_names_of_pods_that_the_filter_of_a_preset_hides_are_in_the_finding(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "sent"),
+    ("kind", "name", "attribute", "sent"),
     [
-        (None, "kafka_bytes_oneminuterate", 1100),
-        (None, "kafka_bytes_total", 10),
-        (None, "kafka_bytes", 10),
-        (SeriesKind.RATE, "kafka_bytes", 1100),
-        (SeriesKind.COUNTER, "kafka_bytes_rate", 10),
+        (None, "kafka_bytes_oneminuterate", "", 1100),
+        (None, "kafka_bytes_total", "", 10),
+        (None, "kafka_bytes", "", 10),
+        (None, "kafka_bytes", "OneMinuteRate", 1100),
+        (None, "kafka_bytes_per_sec", "Count", 10),
+        (SeriesKind.RATE, "kafka_bytes", "", 1100),
+        (SeriesKind.COUNTER, "kafka_bytes_rate", "", 10),
     ],
 )
 def test_range_vector_of_a_gauge_is_read_as_its_name_or_the_option_says(
-    kind: SeriesKind | None, name: str, sent: int, server: ExporterEmulator, cluster: MemoryCluster
+    kind: SeriesKind | None, name: str, attribute: str, sent: int, server: ExporterEmulator, cluster: MemoryCluster
 ) -> None:
     """The samples of a rate were subtracted as those of a counter."""
     now = time.time()
     values = [(now - 30 + 15 * n, str(800 + 150 * n)) for n in range(3)]
-    result = [{"metric": {"__name__": name, "pod": "kafka-1"}, "values": values}]
+    result = [{"metric": {"__name__": name, "attribute": attribute, "pod": "kafka-1"}, "values": values}]
     text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
     server.answers[1] = lambda: text
     with metrics(server, cluster, tx_query="x[2m]", rx_query="x[2m]", series_kind=kind) as source:

@@ -37,7 +37,8 @@ OLD_SECONDS = 10.0
 """Age from which files that cannot be read any more are a finding."""
 
 _MOST_BYTES = 16 << 20
-"""Largest file. An endless one, such as /dev/zero, counts as unreadable."""
+"""Largest file that may change while the process runs, since it is read twice a second. A larger one counts as
+unreadable, such as an endless one."""
 
 LARGEST_FILE = 256_000_000
 """Largest text file, bytes; a plan of 1,000,000 partitions has 80 MB."""
@@ -55,7 +56,10 @@ _CHUNK = 1 << 20
 
 
 def read_text(path: str | Path, encoding: str = "utf-8-sig", seconds: float = READ_SECONDS) -> str:
-    """Return the content of a text file; line ends are `\\n`. Every text file that is read whole is read here.
+    """Return the content of a text file; line ends are `\\n`.
+
+    All text files that are read whole are read here, except for PEM files and files of several tokens: of those, the
+    valid part counts.
 
     Args:
         path: a file, or a pipe whose writer may begin later.
@@ -200,6 +204,8 @@ class ReloadedFiles(Generic[T]):
         self._reading = self._read_all()
         """The reading that `_contents` comes from: SHA-256 of each file, or why it cannot be read."""
         self._contents = _Contents(self._loaded(lambda: (load(), ""))[0], 1, start, datetime.now(UTC))
+        for problem in _problems(self._reading):  # `load` accepts larger files
+            raise invalid(problem)
 
     def current(self) -> tuple[T, int]:
         """Return the contents and their generation: 1, plus 1 for each change."""
@@ -268,12 +274,15 @@ class ReloadedFiles(Generic[T]):
 
     def _use(self, reading: Sequence[str], start: float) -> None:
         """Use the contents of a changed reading as far as they are valid."""
-        previous = self._contents
+        previous, previous_reading = self._contents, self._reading
         self._reading = reading
         try:
             for problem in _problems(reading):
                 raise self._invalid(problem)
             value, problem = self._loaded(lambda: self._changed(previous.value))
+            if self._thread is not None and self._read_all() != self._reading:
+                self._reading = previous_reading  # a writer began meanwhile: the value may be a part of its content
+                return
         except Exception as error:  # a bug in a parser must not end the thread either
             is_invalid = isinstance(error, self._invalid)
             problem = str(error) if is_invalid else f"unexpected {type(error).__name__}; the log has the traceback"

@@ -99,18 +99,12 @@ def _host(address: str) -> str:
 def reloaded_pair(
     certificate: str, key: str, options: tuple[str, str] = ("tls-cert", "tls-key")
 ) -> ReloadedFiles[tuple[bytes, bytes]]:
-    """Return the contents of a certificate and its private key; the arguments are those of `load_pair`.
+    """Return the contents of a certificate and its private key; the arguments are those of `read_pair`.
 
     Raises:
-        Invalid: as `load_pair`.
+        Invalid: as `read_pair`.
     """
-
-    def read() -> tuple[bytes, bytes]:
-        pair = _content(certificate), _content(key)
-        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key, options)
-        return pair
-
-    return ReloadedFiles([*dict.fromkeys((certificate, key))], read, Invalid)
+    return ReloadedFiles([*dict.fromkeys((certificate, key))], partial(read_pair, certificate, key, options), Invalid)
 
 
 def use_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
@@ -120,31 +114,32 @@ def use_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         OSError: they do not match.
     """
     with private_file(certificate) as certificate_path, private_file(key) as key_path:
+        # Without a password, OpenSSL would prompt for it on the terminal.
         context.load_cert_chain(certificate_path, key_path, password="")
 
 
-def load_pair(
-    context: ssl.SSLContext, certificate: str, key: str, options: tuple[str, str] = ("tls-cert", "tls-key")
-) -> None:
-    """Let a context identify itself by a certificate and its private key.
+def read_pair(certificate: str, key: str, options: tuple[str, str] = ("tls-cert", "tls-key")) -> tuple[bytes, bytes]:
+    """Return the contents of a certificate and its private key, which match. Each file is read once.
 
     Args:
-        context: the context.
         certificate: PEM file with the certificate.
-        key: PEM file with its private key.
+        key: PEM file with its private key, perhaps the same one.
         options: their names, for the message.
 
     Raises:
-        Invalid: the files are not a certificate and its private key without a password.
+        Invalid: a file cannot be read, or they are not a certificate and its private key without a password.
     """
+    options_by_path = dict(zip((certificate, key), options, strict=True))
+    contents = {path: _content(option, path) for path, option in options_by_path.items()}
+    pair = contents[certificate], contents[key]
     try:
-        # Without a password, OpenSSL would prompt for it on the terminal.
-        context.load_cert_chain(certificate, key, password="")
+        use_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *pair)
     except (OSError, ValueError) as error:
         raise Invalid(
             f"{options[0]} {certificate!r} and {options[1]} {key!r} are not a PEM certificate and its private "
             f"key without a password ({error}). Fix: give a matching pair"
         ) from error
+    return pair
 
 
 def reloaded_authorities(path: str, servers: str, option: str = "") -> ReloadedFiles[str]:
@@ -213,8 +208,8 @@ def _fault(pem: str) -> str:
     return ""
 
 
-def _content(path: str) -> bytes:
+def _content(option: str, path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise Invalid(f"{path!r} cannot be read: {error.strerror}. Fix: name a readable PEM file") from error
+        raise Invalid(f"{option} {path!r} cannot be read: {error.strerror}. Fix: name a readable PEM file") from error

@@ -112,7 +112,7 @@ class Gate:
 
     @contextmanager
     def _unguessed(self, request: Request) -> Iterator[None]:
-        """Count a wrong token of a public route, and look at no token of a host that guesses: none of them waits.
+        """Count a wrong token of a public route, without a delay. Tokens of a host that guesses are not looked at.
 
         Raises:
             Unauthenticated: the host guesses.
@@ -188,9 +188,9 @@ class Gate:
         """Wait as long as the refusal of a wrong token of this caller must."""
         wrong_tokens = self.access.wrong_tokens
         with wrong_tokens.refusal(_host(request)) as seconds:
-            until = time.monotonic() + seconds
-            while (left := until - time.monotonic()) > 0 and not wrong_tokens.ended.is_set():
-                await asyncio.sleep(min(left, _DELAY_STEP_SECONDS))
+            deadline = time.monotonic() + seconds
+            while (remaining := deadline - time.monotonic()) > 0 and not wrong_tokens.ended.is_set():
+                await asyncio.sleep(min(remaining, _DELAY_STEP_SECONDS))
 
     def _caller(self, request: Request, action: Action) -> Caller:
         _refuse_other_hosts(request, self.hosts)

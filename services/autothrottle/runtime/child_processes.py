@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +32,9 @@ MOST_PROCESSES = 2
 
 MOST_MEMORY = 1_000_000_000
 """Largest address space of a process, bytes. A plan of 100,000 partitions takes 0.14 GB, one of 400,000 0.32 GB."""
+
+LEAST_MEMORY = 100_000_000
+"""Address space below which no process is started, bytes: the modules of a plan alone take as much."""
 
 _POLL_SECONDS = 0.1
 _SPARE_SECONDS = 5
@@ -60,30 +63,35 @@ class ChildProcesses:
         self._module, self._kind, self._fix = module, kind, fix
         self._slots = threading.BoundedSemaphore(MOST_PROCESSES)
 
-    def run(self, work: object, timeout: timedelta, is_wanted: Callable[[], bool] = lambda: True) -> bytes:
+    def run(self, work: object, timeout: timedelta, has_caller: Callable[[], bool] = lambda: True) -> bytes:
         """Return the answer to a piece of work; it waits for its turn first.
 
         Args:
             work: the argument of the function in the process; it can be pickled.
             timeout: for the wait and the work.
-            is_wanted: whether a caller still waits; otherwise the process is ended.
+            has_caller: whether a caller still waits; otherwise the process is ended.
 
         Raises:
             AutothrottleError: that of the work.
             Invalid: the work needs more memory than `memory_limit`.
-            Unavailable: it was not done in time, or the process was killed.
+            Unavailable: it was not done in time, the process was killed, or the container has no memory left for one.
         """
         deadline = time.monotonic() + timeout.total_seconds()
         while not self._slots.acquire(timeout=_POLL_SECONDS):
-            if not is_wanted() or time.monotonic() >= deadline:
+            if not has_caller() or time.monotonic() >= deadline:
                 raise Unavailable(f"{MOST_PROCESSES} {self._kind} are in progress, which is the limit; try again later")
         try:
-            return self._answer(work, deadline, is_wanted)
+            return self._answer(work, deadline, has_caller)
         finally:
             self._slots.release()
 
-    def _answer(self, work: object, deadline: float, is_wanted: Callable[[], bool]) -> bytes:
+    def _answer(self, work: object, deadline: float, has_caller: Callable[[], bool]) -> bytes:
         seconds = max(deadline - time.monotonic(), _POLL_SECONDS)
+        if (limit := memory_limit()) < LEAST_MEMORY:
+            raise Unavailable(
+                f"{self._kind} need {LEAST_MEMORY // 10**6} MB of memory each, and {limit // 10**6} MB are left for "
+                "one. Fix: raise the limit of memory of the container or of the process"
+            )
         try:
             process = self._started(pickle.dumps((seconds, work)))
         except OSError as error:
@@ -94,7 +102,7 @@ class ChildProcesses:
                     with suppress(subprocess.TimeoutExpired):
                         output, problems = process.communicate(timeout=_POLL_SECONDS)
                         return self._parsed(output, process.returncode, problems)
-                    if not is_wanted():
+                    if not has_caller():
                         raise Unavailable("the caller has left")
                     if time.monotonic() >= deadline:
                         raise Unavailable(f"{self._kind} did not end within {seconds:.0f} s. Fix: {self._fix}")
@@ -116,8 +124,7 @@ class ChildProcesses:
         kind, _, rest = output.partition(b"\n")
         if status == 0 and kind == b"answer":
             return rest
-        error = getattr(errors, kind.decode("ascii", "replace"), None) if status == 0 else None
-        if isinstance(error, type) and issubclass(error, AutothrottleError):
+        if status == 0 and (error := _ERRORS.get(kind.decode("ascii", "replace"))):
             raise error(rest.decode())
         if kind == b"MemoryError" or status == -signal.SIGABRT:
             raise Invalid(f"this needs more than {memory_limit() // 10**6} MB of memory. Fix: {self._fix}")
@@ -126,21 +133,31 @@ class ChildProcesses:
         raise Unavailable(f"the process for {self._kind} ended with status {status}: {reason}")
 
 
+_ERRORS: Mapping[str, type[AutothrottleError]] = {
+    name: error
+    for name, error in vars(errors).items()
+    if isinstance(error, type) and issubclass(error, AutothrottleError)
+}
+"""Name -> error that a caller can act on."""
+
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def memory_limit() -> int:
-    """Return the largest address space of a process now, bytes: `MOST_MEMORY`, or its share of the container's rest.
+    """Return the largest address space of a process now, bytes.
 
-    A container that reaches its limit may end as a whole, and the loop with it.
+    It is `MOST_MEMORY`, the process's share of what its container has left, or the limit of this process
+    (`ulimit -v`), whichever is least. A container that reaches its limit may end as a whole, and the loop with it.
     """
+    own = resource.getrlimit(resource.RLIMIT_AS)[0]
+    most = MOST_MEMORY if own == resource.RLIM_INFINITY else min(MOST_MEMORY, own)
     try:
         largest = int((_CONTROL_GROUP / "memory.max").read_text())
         lines = (_CONTROL_GROUP / "memory.stat").read_text().splitlines()
         used = next(int(line.split()[1]) for line in lines if line.startswith("anon "))
     except (OSError, ValueError, StopIteration):  # no limit, or no control groups of version 2
-        return MOST_MEMORY
-    return min(MOST_MEMORY, max(largest - used, 0) // MOST_PROCESSES)
+        return most
+    return min(most, max(largest - used, 0) // MOST_PROCESSES)
 
 
 def answer_work(function: Callable[[Any], bytes]) -> None:
@@ -158,7 +175,9 @@ def answer_work(function: Callable[[Any], bytes]) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds + _SPARE_SECONDS)
         kind, answer = "answer", function(work)
     except AutothrottleError as error:
-        kind, answer = type(error).__name__, str(error).encode(errors="backslashreplace")
+        # An adapter's own subclass is to the caller what its nearest base in `errors` is.
+        kind = next(base.__name__ for base in type(error).__mro__ if base in _ERRORS.values())
+        answer = str(error).encode(errors="backslashreplace")
     except MemoryError as error:
         kind, answer = "MemoryError", first_line(error).encode()
     sys.stdout.buffer.write(kind.encode() + b"\n")

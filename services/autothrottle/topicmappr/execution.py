@@ -12,7 +12,7 @@ from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
 from autothrottle.topicmappr.options import OutputOptions, PlanningOptions
 from autothrottle_client.admin import AdminClient
-from autothrottle_client.files import read_text
+from autothrottle_client.contexts import read_token_file
 from autothrottle_client.texts import estimate_line
 from autothrottle_client.tls import Tls
 
@@ -50,7 +50,8 @@ def submit(options: OutputOptions, changed: PartitionMap) -> int:
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca) if options.tls_cert else None
     addresses = options.admin_addr or (DEFAULT_ADMIN_ADDRESS,)
     on_silence = partial(print, file=sys.stderr, flush=True)
-    with AdminClient(addresses, tls=tls, token=_token(options), on_silence=on_silence) as admin:
+    token = read_token_file(options.token_file) if options.token_file else ""
+    with AdminClient(addresses, tls=tls, token=token, on_silence=on_silence) as admin:
         show(f"Estimate: {estimate_line(admin.estimate_reassignment(targets, allowances=allowances))}")
         submission = admin.submit_reassignment(targets, validate_only=options.dry_run, allowances=allowances)
     for left_out in submission.left_out:
@@ -73,12 +74,3 @@ def _allowances(options: OutputOptions) -> Allowances:
         allow_full=options.allow_full,
         skip_refused=options.skip_refused,
     )
-
-
-def _token(options: OutputOptions) -> str:
-    if not options.token_file:
-        return ""
-    try:
-        return read_text(options.token_file).strip()
-    except (OSError, ValueError) as error:
-        raise Invalid(f"token-file {options.token_file!r} cannot be read: {error}; name a file with a token") from None

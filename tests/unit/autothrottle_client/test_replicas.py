@@ -137,7 +137,7 @@ def test_a_connected_replica_is_silent_only_after_a_longer_time(
     serve: Serve, connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each `throttlectl estimate` said that it waits for admin, which measures the growth of logs for 2 s."""
-    monkeypatch.setattr("autothrottle_client.replicas.PATIENCE", timedelta(0))
+    monkeypatch.setattr("autothrottle_client.replicas.PATIENCE", timedelta(seconds=0.1))
     said, server = threading.Event(), serve("slow")
     server.may_answer.clear()
     replicas = connect(server.address, on_silence=said.set)

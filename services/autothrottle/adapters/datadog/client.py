@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import cast
 from urllib.parse import urlencode
 
@@ -29,7 +28,7 @@ from autothrottle.adapters.http.client import (
 )
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.texts import encodable
-from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.files import ReloadedFiles, read_text
 
 TOO_MANY_REQUESTS = 429
 
@@ -71,7 +70,7 @@ def read_key_files(keys: DatadogKeys, paths: tuple[str, str]) -> ReloadedFiles[D
 def _read_key(option: str, path: str) -> str:
     subject = f"{option}-file {path!r}"
     try:
-        key = Path(path).read_text("utf-8").strip()
+        key = read_text(path).strip()
     except OSError as error:
         raise Invalid(f"{subject} cannot be read: {error.strerror}. Fix: name a readable file") from None
     except ValueError:

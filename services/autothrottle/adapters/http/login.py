@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from urllib3 import make_headers
 
 from autothrottle.adapters.credentials import CredentialFiles, pem_expiries
 from autothrottle.adapters.http.client import HttpClient
 from autothrottle.core.errors import Unavailable
-from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.files import ReloadedFiles, read_text
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _RESERVED = frozenset({"authorization", "connection", "content-length", "host", "transfer-encoding"})
@@ -43,31 +43,32 @@ class HttpLogin:
         files = {"token": self.token_file, "user": self.user_file, "headers": self.headers_file}
         return {f"{self.prefix}-{name}-file": path for name, path in files.items() if path}
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers with the credentials, which are read now.
+    def headers(self, option: str) -> Mapping[str, str]:
+        """Return the headers of one of the options, whose file is read now.
 
         Raises:
-            Unavailable: a file cannot be read, or has another content.
+            Unavailable: the file cannot be read, or has another content.
         """
-        headers: dict[str, str] = {}
-        for option, path in self.options.items():
-            text = _text(option, path)
-            if option.endswith("-headers-file"):
-                headers |= _headers(option, path, text)
-            elif option.endswith("-token-file"):
-                headers["authorization"] = f"Bearer {_secret(option, path, text)}"
-            else:
-                headers |= make_headers(basic_auth=_secret(option, path, text))
-        return headers
+        path = self.options[option]
+        text = _text(option, path)
+        if option.endswith("-headers-file"):
+            return _headers(option, path, text)
+        secret = _secret(option, path, text)
+        if option.endswith("-token-file"):
+            return {"authorization": f"Bearer {secret}"}
+        return make_headers(basic_auth=secret)
 
 
 class CurrentLogin:
-    """The headers of a login, from files that are read again when they change. Thread-safe but for the first call."""
+    """The headers of a login, from files that are read again when they change. Thread-safe but for the first call.
+
+    Each file is read apart: while one of them is faulty, a change of another counts.
+    """
 
     def __init__(self, login: HttpLogin) -> None:
         """Prepare; `headers` reads the files."""
         self._login = login
-        self._files: ReloadedFiles[Mapping[str, str]] | None = None
+        self._files: Mapping[str, ReloadedFiles[Mapping[str, str]]] = {}
 
     def headers(self) -> Mapping[str, str]:
         """Return the current headers; those of the first call must be readable.
@@ -75,17 +76,17 @@ class CurrentLogin:
         Raises:
             Unavailable: a file cannot be read at the first call.
         """
-        options = self._login.options
-        if not options:
-            return {}
-        if self._files is None:
-            self._files = ReloadedFiles([*options.values()], self._login.headers, Unavailable)
-        return self._files.current()[0]
+        login = self._login
+        if not self._files:
+            self._files = {
+                option: ReloadedFiles((path,), partial(login.headers, option), Unavailable)
+                for option, path in login.options.items()
+            }
+        return {name: value for files in self._files.values() for name, value in files.current()[0].items()}
 
     def credentials(self, client: HttpClient) -> Sequence[CredentialFiles]:
         """Return the files that are read again when they change, those of the server's authorities among them."""
-        option = next(iter(self._login.options), "")
-        secrets = [CredentialFiles(option, self._files)] if self._files else []
+        secrets = [CredentialFiles(option, files) for option, files in self._files.items()]
         if client.authorities is None:
             return secrets
         ca = f"{self._login.prefix}-ca"
@@ -94,7 +95,7 @@ class CurrentLogin:
 
 def _text(option: str, path: str) -> str:
     try:
-        return Path(path).read_text("utf-8").strip()
+        return read_text(path).strip()
     except (OSError, ValueError) as error:
         raise Unavailable(f"{option}: {path!r} cannot be read ({type(error).__name__}); give a readable file") from None
 

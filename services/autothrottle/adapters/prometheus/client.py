@@ -130,7 +130,8 @@ def _fault_of_instant(labels: Mapping[str, str], kind: SeriesKind | None) -> str
 
 
 def _name_of(labels: Mapping[str, str]) -> SeriesName:
-    return SeriesName(labels.get("__name__", ""))
+    """Return the name of a series of an operator's own query; other labels than the attribute are those of targets."""
+    return SeriesName(labels.get("__name__", ""), {name: labels[name] for name in ("attribute",) if name in labels})
 
 
 class PrometheusClient(HttpClient):

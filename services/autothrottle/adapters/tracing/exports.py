@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +20,7 @@ import grpc
 from autothrottle.adapters.credentials import CredentialFiles, Expiries, pem_expiries
 from autothrottle.core.errors import Invalid
 from autothrottle_client.files import ReloadedFiles
-from autothrottle_client.tls import load_pair, valid_authorities
+from autothrottle_client.tls import read_pair, valid_authorities
 
 logger = logging.getLogger(__name__)
 
@@ -224,11 +222,7 @@ def _read_valid(files: _CollectorFiles) -> tuple[_CollectorPems, str]:
         pem, fault = valid_authorities(authorities.value, "the collector", f"{authorities.name} ")
     if not certificate.value:
         return _CollectorPems(pem.encode() or None, None, None), fault
-    load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate.value, key.value, (certificate.name, key.name))
-    try:
-        pair = [Path(variable.value).read_bytes() for variable in (certificate, key)]
-    except OSError as error:  # it has gone meanwhile
-        raise Invalid(f"{error.filename!r} cannot be read: {error.strerror}. Fix: name a readable PEM file") from error
+    pair = read_pair(certificate.value, key.value, (certificate.name, key.name))
     return _CollectorPems(pem.encode() or None, *pair), fault
 
 

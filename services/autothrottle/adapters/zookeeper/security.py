@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
 
 from autothrottle.adapters.credentials import CredentialFiles, pem_expiries
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Invalid
-from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.files import ReloadedFiles, read_text
 from autothrottle_client.tls import reloaded_authorities, reloaded_pair, use_pair
 
 
@@ -174,7 +173,7 @@ def _is_below(root: str, path: str) -> bool:
 def _read_login(scheme: str, path: str) -> Login:
     subject = f"zk-{scheme}-file {path!r}"
     try:
-        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines() if line.strip()]
+        lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except OSError as error:
         raise Invalid(f"{subject} cannot be read: {error.strerror}. Fix: name a readable file") from error
     except ValueError as error:

@@ -69,8 +69,12 @@ class SeriesName:
 
     @property
     def said(self) -> SeriesKind | None:
-        """What the name says of the samples; None: nothing."""
-        return next((kind for kind in map(_said, self._words) if kind), None)
+        """What the name says of the samples; None: nothing.
+
+        Count beats PerSec: the counter of the MBean BytesInPerSec may be `bytes_in_per_sec{attribute="Count"}`.
+        """
+        kinds = set(map(_said, self._words))
+        return next((kind for kind in SeriesKind if kind in kinds), None)
 
     @property
     def _words(self) -> list[str]:

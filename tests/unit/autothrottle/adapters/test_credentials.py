@@ -27,15 +27,18 @@ from autothrottle.adapters.credentials import (
 )
 from autothrottle.adapters.datadog import DatadogSettings, read_key_files
 from autothrottle.adapters.datadog.client import DatadogClient
+from autothrottle.adapters.http.login import HttpLogin
 from autothrottle.adapters.kafka_admin.login import KafkaLoginFile
 from autothrottle.adapters.prometheus import PrometheusSettings
 from autothrottle.adapters.prometheus.client import PrometheusClient
 from autothrottle.adapters.zookeeper.security import SecurityFiles, ZooKeeperSecurity
 from autothrottle.core.access import Caller, Role
+from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import CERTIFICATE_EXPIRY, CREDENTIALS_OK
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle_client import files as client_files
 from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.tls import read_pair
 from tests.builders import eventually
 from tests.paths import CERTIFICATES
 
@@ -416,6 +419,71 @@ def test_changed_content_of_a_followed_file_counts_after_two_equal_readings_a_se
     now[0] += 0.1
     files.check()
     assert tokens.caller_of(f"Bearer {SECRETS[1]}") and not tokens.caller_of(f"Bearer {SECRETS[0]}")
+
+
+def test_content_that_a_writer_replaces_while_it_is_loaded_does_not_count(tmp_path: Path) -> None:
+    """Settled content was parsed from the disk after its second reading, when it could be half of the next content.
+
+    The tokens of the other half were refused for a second.
+    """
+    file, now, next_contents = tmp_path / "tokens", [1000.0], [""]
+    file.write_text("first")
+
+    def load() -> str:
+        file.write_text(next_contents.pop() or file.read_text()) if next_contents else None
+        return file.read_text()
+
+    files = followed(ReloadedFiles((str(file),), load, clock=lambda: now[0]))
+    file.write_text("second")
+    next_contents.append("half")
+    contents = []
+    for _ in range(2):
+        files.check()
+        now[0] += 1
+        contents.append(files.current()[0])
+    file.write_text("third")
+    for _ in range(2):
+        files.check()
+        now[0] += 1
+        contents.append(files.current()[0])
+    assert contents == ["first", "first", "first", "third"]
+
+
+def test_a_certificate_and_its_key_may_be_in_one_pipe() -> None:
+    """`<(...)` of bash was read once for the content, and was empty for the check that followed."""
+    content = (CERTIFICATES / "client.pem").read_bytes()
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    path = f"/dev/fd/{reading}"
+    try:
+        assert read_pair(path, path) == (content, content)
+    finally:
+        os.close(reading)
+
+
+def test_a_file_that_is_too_large_to_follow_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was accepted, and a minute later every token was refused, because no further reading was complete."""
+    file = tmp_path / "tokens"
+    file.write_text(f"anna {SECRETS[0]}\n")
+    monkeypatch.setattr(client_files, "_MOST_BYTES", 10)
+    with pytest.raises(Invalid, match=r"tokens' has more than 0 MiB. Fix: name the right file"):
+        Tokens(str(file))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_secret(tmp_path: Path) -> None:
+    """Editors of Windows write one. The configuration accepted the key, and its reader in use refused it."""
+    file = tmp_path / "secret"
+    file.write_text("\ufeffadmin:password\r\n", "utf-8")
+    login = ZooKeeperSecurity(SecurityFiles(sasl=str(file))).login()
+    keys = read_key_files(("", "app"), (str(file), ""))
+    assert login and login.users == (("admin", "password"),)
+    assert keys and keys.current()[0] == ("admin:password", "app")
+    assert HttpLogin("scrape", token_file=str(file)).headers("scrape-token-file") == {
+        "authorization": "Bearer admin:password"
+    }
 
 
 def test_content_that_never_settles_counts_as_unreadable(tmp_path: Path) -> None:

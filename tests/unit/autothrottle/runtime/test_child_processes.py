@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +19,11 @@ from autothrottle.runtime.child_processes import MOST_MEMORY, ChildProcesses
 
 PROGRAM = """
 import os, resource, signal, sys, time
-from autothrottle.core.errors import Missing
+from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.runtime.child_processes import answer_work
+
+class BrokerIsDown(Unavailable):
+    pass
 
 def work(order):
     name, path = order
@@ -29,6 +33,8 @@ def work(order):
         return repr((memory, niceness, os.getsid(0) == os.getpid(), score)).encode()
     if name == "missing":
         raise Missing("no topic matches x")
+    if name == "subclass":
+        raise BrokerIsDown("broker 1 is down")
     if name == "memory":
         return b"x" * 2_000_000_000
     if name == "bug":
@@ -68,7 +74,8 @@ def test_a_process_has_limits_and_its_errors_are_those_of_the_work(processes: Ch
             return error
 
     with ThreadPoolExecutor() as threads:
-        limits, missing, memory, bug, killed = threads.map(answer, ["limits", "missing", "memory", "bug", "killed"])
+        names = ["limits", "missing", "memory", "bug", "killed", "subclass"]
+        limits, missing, memory, bug, killed, subclass = threads.map(answer, names)
     limit = child_processes.memory_limit() // 10**6
     niceness = max(5, os.getpriority(os.PRIO_PROCESS, 0))
     assert limits == repr((child_processes.memory_limit(), niceness, True, 900)).encode()
@@ -79,6 +86,7 @@ def test_a_process_has_limits_and_its_errors_are_those_of_the_work(processes: Ch
     )
     assert isinstance(bug, Unavailable) and str(bug) == "the process for plans ended with status 1: KeyError: 'a bug'"
     assert isinstance(killed, Unavailable) and "ended with status -9: it printed nothing" in str(killed)
+    assert isinstance(subclass, Unavailable) and str(subclass) == "broker 1 is down", "the error of an adapter"
 
 
 def test_two_processes_run_at_a_time_and_the_others_wait(processes: ChildProcesses, tmp_path: Path) -> None:
@@ -128,3 +136,18 @@ def test_two_processes_fit_into_a_container(
     (tmp_path / "memory.stat").write_text("file 5\nanon 100000000\n")
     monkeypatch.setattr(child_processes, "_CONTROL_GROUP", tmp_path)
     assert child_processes.memory_limit() == limit
+
+
+def test_the_limit_of_this_process_holds_for_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `ulimit -v`, each process wanted a higher limit than it may have, and no plan was computed."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (800_000_000, 800_000_000))
+    assert child_processes.memory_limit() <= 800_000_000
+
+
+def test_a_full_container_is_named(processes: ChildProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error was a traceback of an import, or that a plan needs more than 0 MB."""
+    (tmp_path / "memory.max").write_text("200000000\n")
+    (tmp_path / "memory.stat").write_text("anon 100000000\n")
+    monkeypatch.setattr(child_processes, "_CONTROL_GROUP", tmp_path)
+    with pytest.raises(Unavailable, match=r"need 100 MB of memory each, and 50 MB are left for one\. Fix: raise"):
+        processes.run(("limits", ""), timedelta(seconds=60))

@@ -307,6 +307,27 @@ def test_headers_of_a_file_are_sent_with_those_of_the_credentials(
     assert sent == ["tenant-1|tenant-2", "a:b", "Bearer abc"]
 
 
+def test_a_faulty_file_of_headers_does_not_keep_an_expired_token_in_use(
+    server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """Both files were read as one, so that a typing error in one kept the previous content of the other.
+
+    A token of a service account expires after an hour, and then all loads were missing.
+    """
+    server.answers[1] = matrix(kafka_1=growing(70, time.time()))
+    headers, token = tmp_path / "headers", tmp_path / "token"
+    headers.write_text("X-Scope-OrgID: tenant-1\n")
+    token.write_text("first")
+    with metrics(server, cluster, headers_file=str(headers), token_file=str(token)) as source:
+        source.fetch_loads(TIMEOUT)
+        headers.write_text("X-Scope-OrgID")
+        token.write_text("second")
+        source.fetch_loads(TIMEOUT)
+        problems = {credential.option: credential.files.problem for credential in source.credentials}
+    assert (server.headers["x-scope-orgid"], server.headers["authorization"]) == ("tenant-1", "Bearer second")
+    assert problems["prometheus-token-file"] == "" and "is not a header" in problems["prometheus-headers-file"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -358,22 +379,24 @@ def test_names_of_pods_that_the_filter_of_a_preset_hides_are_in_the_finding(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "sent"),
+    ("kind", "name", "attribute", "sent"),
     [
-        (None, "kafka_bytes_oneminuterate", 1100),
-        (None, "kafka_bytes_total", 10),
-        (None, "kafka_bytes", 10),
-        (SeriesKind.RATE, "kafka_bytes", 1100),
-        (SeriesKind.COUNTER, "kafka_bytes_rate", 10),
+        (None, "kafka_bytes_oneminuterate", "", 1100),
+        (None, "kafka_bytes_total", "", 10),
+        (None, "kafka_bytes", "", 10),
+        (None, "kafka_bytes", "OneMinuteRate", 1100),
+        (None, "kafka_bytes_per_sec", "Count", 10),
+        (SeriesKind.RATE, "kafka_bytes", "", 1100),
+        (SeriesKind.COUNTER, "kafka_bytes_rate", "", 10),
     ],
 )
 def test_range_vector_of_a_gauge_is_read_as_its_name_or_the_option_says(
-    kind: SeriesKind | None, name: str, sent: int, server: ExporterEmulator, cluster: MemoryCluster
+    kind: SeriesKind | None, name: str, attribute: str, sent: int, server: ExporterEmulator, cluster: MemoryCluster
 ) -> None:
     """The samples of a rate were subtracted as those of a counter."""
     now = time.time()
     values = [(now - 30 + 15 * n, str(800 + 150 * n)) for n in range(3)]
-    result = [{"metric": {"__name__": name, "pod": "kafka-1"}, "values": values}]
+    result = [{"metric": {"__name__": name, "attribute": attribute, "pod": "kafka-1"}, "values": values}]
     text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
     server.answers[1] = lambda: text
     with metrics(server, cluster, tx_query="x[2m]", rx_query="x[2m]", series_kind=kind) as source:

@@ -148,5 +148,8 @@ def test_name_of_an_mbean_alone_does_not_say_what_its_series_are(metric: str) ->
 def test_label_with_the_attribute_says_what_a_series_is() -> None:
     assert SeriesName("jmx", {"attribute": "OneMinuteRate", "topic": "page_count"}).of_kind(None).mean_seconds == 60
     assert SeriesName("jmx", {"attribute": "Count"}).of_kind(None).mean_seconds is None
+    assert SeriesName("jmx_count", {"name": "bytes_in_per_sec"}).of_kind(None).mean_seconds is None
+    by_mbean = SeriesName("kafka_bytes_in_per_sec", {"attribute": "Count"})
+    assert by_mbean.of_kind(None).mean_seconds is None, "a counter was read as a rate of 10^12 bytes/s"
     with pytest.raises(Invalid):
         SeriesName("jmx", {"topic": "page_count"}).of_kind(None)

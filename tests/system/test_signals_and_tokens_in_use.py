@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
@@ -46,6 +48,15 @@ def sockets(temporary: str) -> int:
     return len([*Path(temporary).glob("autothrottle-*")])
 
 
+@pytest.fixture
+def hang_up_is_heeded() -> Iterator[None]:
+    """A process inherits that SIGHUP is ignored, also from nohup and these tests."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
+@pytest.mark.usefixtures("hang_up_is_heeded")
 def test_a_running_leader_refuses_a_removed_token_and_stops_in_order_at_a_signal(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import threading
@@ -95,6 +96,7 @@ def test_a_pipe_may_begin_late(tmp_path: Path) -> None:
 def test_a_pipe_that_does_not_end_is_left(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
+    gc.collect()  # of earlier tests
     descriptors = len(os.listdir("/proc/self/fd"))
     begin = time.monotonic()
     with pytest.raises(OSError, match=r"it did not end within 0\.05 s"):
@@ -105,7 +107,7 @@ def test_a_pipe_that_does_not_end_is_left(tmp_path: Path) -> None:
         read_text(path, seconds=0.05)
     os.close(holder)
     assert time.monotonic() - begin < 10
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_an_endless_file_and_a_large_one_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable
@@ -19,11 +19,8 @@ from autothrottle.runtime.child_processes import MOST_MEMORY, ChildProcesses
 
 PROGRAM = """
 import os, resource, signal, sys, time
-from autothrottle.core.errors import Missing, Unavailable
+from autothrottle.core.errors import Missing
 from autothrottle.runtime.child_processes import answer_work
-
-class BrokerIsDown(Unavailable):
-    pass
 
 def work(order):
     name, path = order
@@ -33,8 +30,6 @@ def work(order):
         return repr((memory, niceness, os.getsid(0) == os.getpid(), score)).encode()
     if name == "missing":
         raise Missing("no topic matches x")
-    if name == "subclass":
-        raise BrokerIsDown("broker 1 is down")
     if name == "memory":
         return b"x" * 2_000_000_000
     if name == "bug":
@@ -74,8 +69,7 @@ def test_a_process_has_limits_and_its_errors_are_those_of_the_work(processes: Ch
             return error
 
     with ThreadPoolExecutor() as threads:
-        names = ["limits", "missing", "memory", "bug", "killed", "subclass"]
-        limits, missing, memory, bug, killed, subclass = threads.map(answer, names)
+        limits, missing, memory, bug, killed = threads.map(answer, ["limits", "missing", "memory", "bug", "killed"])
     limit = child_processes.memory_limit() // 10**6
     niceness = max(5, os.getpriority(os.PRIO_PROCESS, 0))
     assert limits == repr((child_processes.memory_limit(), niceness, True, 900)).encode()
@@ -86,13 +80,13 @@ def test_a_process_has_limits_and_its_errors_are_those_of_the_work(processes: Ch
     )
     assert isinstance(bug, Unavailable) and str(bug) == "the process for plans ended with status 1: KeyError: 'a bug'"
     assert isinstance(killed, Unavailable) and "ended with status -9: it printed nothing" in str(killed)
-    assert isinstance(subclass, Unavailable) and str(subclass) == "broker 1 is down", "the error of an adapter"
 
 
 def test_two_processes_run_at_a_time_and_the_others_wait(processes: ChildProcesses, tmp_path: Path) -> None:
     """Twelve plans at a time took all of the memory, and Python's only running thread from the loop."""
     path = tmp_path / "pids"
     path.touch()
+    gc.collect()  # of earlier tests
     descriptors = len(os.listdir("/proc/self/fd"))
     with ThreadPoolExecutor(4) as threads:
         answers = [threads.submit(processes.run, ("wait", str(path)), timedelta(seconds=60)) for _ in range(4)]
@@ -105,7 +99,7 @@ def test_two_processes_run_at_a_time_and_the_others_wait(processes: ChildProcess
         path.with_name("pids.go").touch()
         assert [len(answer.result()) for answer in answers] == [3_000_000] * 4
     assert len(path.read_text().splitlines()) == 4
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_a_process_that_nobody_waits_for_is_ended(processes: ChildProcesses, tmp_path: Path) -> None:
@@ -136,18 +130,3 @@ def test_two_processes_fit_into_a_container(
     (tmp_path / "memory.stat").write_text("file 5\nanon 100000000\n")
     monkeypatch.setattr(child_processes, "_CONTROL_GROUP", tmp_path)
     assert child_processes.memory_limit() == limit
-
-
-def test_the_limit_of_this_process_holds_for_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `ulimit -v`, each process wanted a higher limit than it may have, and no plan was computed."""
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (800_000_000, 800_000_000))
-    assert child_processes.memory_limit() <= 800_000_000
-
-
-def test_a_full_container_is_named(processes: ChildProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error was a traceback of an import, or that a plan needs more than 0 MB."""
-    (tmp_path / "memory.max").write_text("200000000\n")
-    (tmp_path / "memory.stat").write_text("anon 100000000\n")
-    monkeypatch.setattr(child_processes, "_CONTROL_GROUP", tmp_path)
-    with pytest.raises(Unavailable, match=r"need 100 MB of memory each, and 50 MB are left for one\. Fix: raise"):
-        processes.run(("limits", ""), timedelta(seconds=60))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autothrottle.core.quotas.yielding import YieldRule
-from autothrottle.core.records import Allowances, LeftOut, PauseMode, RunningMove
+from autothrottle.core.records import Allowances, LeftOut, PauseMode, RunningMove, Submission
 from autothrottle.core.texts import first_lines
 from autothrottle.core.units import MAX_INT32
 from autothrottle.v1 import placement_pb2
@@ -222,7 +222,7 @@ def _follow(call: CommandCall, targets: Targets, postponed: int, allowances: All
                     again = call.admin.submit_reassignment(targets, False, SUBMIT_TIMEOUT, allowances=allowances)
                     postponed = again.postponed
                     stale_until = time.monotonic() + _METADATA_LAG_SECONDS
-                elif not remainder.already_in_progress and (not remainder.submitted or time.monotonic() > stale_until):
+                elif not remainder.already_in_progress and (not _missing(remainder) or time.monotonic() > stale_until):
                     break
             patience = time.monotonic() + _OUTAGE_SECONDS
         except (Unavailable, Incomplete):
@@ -230,11 +230,16 @@ def _follow(call: CommandCall, targets: Targets, postponed: int, allowances: All
                 raise
         time.sleep(_FOLLOW_SECONDS)
     shown.end()
-    if missed := remainder.submitted + len(remainder.partitions_left_out):
+    if missed := _missing(remainder):
         say(f"{missed} partitions did not arrive: their reassignment was cancelled or replaced")
         return EXIT_FAILED
     call.show({"arrived": remainder.already_there}, f"{remainder.already_there} partitions arrived")
     return None
+
+
+def _missing(remainder: Submission) -> int:
+    """Return the number of partitions that a validation would submit, or refuse: they are not where they should be."""
+    return remainder.submitted + len(remainder.partitions_left_out)
 
 
 class _ProgressBar:

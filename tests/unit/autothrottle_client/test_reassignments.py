@@ -374,12 +374,14 @@ def test_reassign_fails_if_a_followed_partition_is_cancelled(services: InProcess
     assert errors == ("throttlectl: 1 partitions did not arrive: their reassignment was cancelled or replaced\n")
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
 def test_reassign_tolerates_a_broker_that_reports_later_than_the_controller(
-    services: InProcessServices, plan: Path
+    services: InProcessServices, plan: Path, is_refused: bool
 ) -> None:
     """On a busy machine `reassign` reported a finished reassignment as cancelled.
 
-    The reassignment had ended, but the broker still reported the old replicas.
+    The reassignment had ended, but the broker still reported the old replicas. If a submission would have been refused
+    then, the command did not even wait.
     """
     with command("reassign", str(plan)) as running:
         eventually(lambda: services.cluster.submissions, SECONDS)
@@ -387,12 +389,15 @@ def test_reassign_tolerates_a_broker_that_reports_later_than_the_controller(
         target = services.cluster.submissions[0]["t1", 1]
         assert target is not None
         services.cluster.cancel("t1", 1)
+        destinations = {*target} - {*services.cluster.topics["t1"][1].replicas}
         services.cluster.finish("t1", 0)
+        services.cluster.brokers -= destinations if is_refused else set()
         assert running.stdout is not None
         while "2/2 partitions" not in running.stdout.readline():
             assert running.poll() is None
         time.sleep(2.0)
         assert running.poll() is None, "it checks again before it reports a failure"
+        services.cluster.brokers |= destinations
         services.cluster.submit_reassignment("t1", {1: target})
         services.cluster.finish("t1", 1)
         rest, errors = running.communicate(timeout=SECONDS)

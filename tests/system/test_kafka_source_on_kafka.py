@@ -83,7 +83,8 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     assert f"Topics done reassigning: [{topic}]" in log and "did not reach their target" not in log
     # No copied bytes count as clients: those of a move that had begun filled the link.
     clients_of_destination = re.findall(rf"Client load of broker {DESTINATION} \[follower\]: ([\d.]+)MB/s", log)
-    assert clients_of_destination and max(map(float, clients_of_destination)) <= 1.5 * PRODUCED_MB
+    # Two fetches may count, as above.
+    assert clients_of_destination and max(map(float, clients_of_destination)) <= PRODUCED_MB + 2
 
 
 def has_metrics(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> bool:

@@ -6,9 +6,7 @@ not say. After them all calls succeed within 10 s. The function to know is `play
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
 import random
 import threading
 import time
@@ -45,6 +43,7 @@ from autothrottle.ports.kafka import Term
 from tests.chaos.lies import API_VERSIONS, DESCRIBE_CONFIGS, FETCH, KAFKA_CODES, METADATA, PRODUCE, Liar, Lie, LieKind
 from tests.chaos.memory_brokers import BROKER, BROKERS, STATE_TOPIC, TOPIC, MemoryBrokers, virtual_network
 from tests.chaos.proxy import Framing
+from tests.resources import open_descriptors, usage
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryLedger
 from tests.unit.autothrottle.adapters.kafka_admin.test_late_writes import TextLedger
 
@@ -62,7 +61,7 @@ APIS = (
     *(CREATE_TOPICS, API_VERSIONS),
 )
 _MAY_BE_EMPTY = frozenset({LIST_REASSIGNMENTS, DESCRIBE_QUOTAS, LIST_GROUPS})
-"""APIs whose answers may lack entries: nobody can tell that from the truth."""
+"""APIs whose answers may lack entries. A client cannot detect that an entry is missing."""
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class _Errors(logging.Handler):
 def play(seed: int, lie: Lie | None = None) -> Result:
     """Play one seed."""
     result, handler = Result(seed, lie or lie_of(seed)), _Errors()
-    threads, descriptors = threading.active_count(), len(os.listdir("/dev/fd"))
+    descriptors, threads = open_descriptors(), threading.active_count()
     logging.getLogger().addHandler(handler)
     try:
         brokers, liar = MemoryBrokers(), Liar(Framing.KAFKA)
@@ -118,13 +117,12 @@ def play(seed: int, lie: Lie | None = None) -> Result:
     result.violations += [f"logged: {text[:300]}" for text in handler.texts]
     deadline = time.monotonic() + 5.0
     while True:
-        gc.collect()
-        left = threading.active_count() - threads, len(os.listdir("/dev/fd")) - descriptors
+        left = tuple(now - before for now, before in zip(usage(), (descriptors, threads), strict=True))
         if max(left) <= 0 or time.monotonic() >= deadline:
             break
         time.sleep(0.01)
     if max(left) > 0:
-        result.violations.append(f"{left[0]} threads and {left[1]} descriptors are left")
+        result.violations.append(f"{left[1]} threads and {left[0]} descriptors are left")
     return result
 
 
@@ -227,7 +225,7 @@ class _Seed:
     # Truth
 
     def _may_differ(self, *apis: int, part: bool = False) -> bool:
-        """Whether nobody can tell the lie from the truth: a flipped bit, or entries that may be absent."""
+        """Whether a client cannot detect the lie: a flipped bit, or entries that may be absent."""
         lie = self._lie
         if self._liar.lie is None:
             return False

@@ -84,7 +84,7 @@ class MemoryBrokers:
 
     def _Metadata(self, broker_id: int, request: Any) -> dict[str, Any]:
         names = {topic for topic, _ in self.replicas}
-        asked = names if request.topics is None else [topic.name for topic in request.topics]
+        topics = names if request.topics is None else [topic.name for topic in request.topics]
         return {
             "brokers": [
                 {"node_id": b, "host": "127.0.0.1", "port": port, "rack": f"r{b}"} for b, port in self.ports.items()
@@ -92,7 +92,7 @@ class MemoryBrokers:
             "controller_id": 1,
             "authorized_operations": _ALL_OPERATIONS,
             "cluster_id": "c",
-            "topics": [self._topic(name) if name in names else {"name": name, "error_code": 3} for name in asked],
+            "topics": [self._topic(name) if name in names else {"name": name, "error_code": 3} for name in topics],
         }
 
     def _topic(self, name: str) -> dict[str, Any]:
@@ -150,9 +150,11 @@ class MemoryBrokers:
 
     def _ListPartitionReassignments(self, broker_id: int, request: Any) -> dict[str, Any]:
         topics: dict[str, list[dict[str, Any]]] = {}
-        asked = None if request.topics is None else {(t.name, n) for t in request.topics for n in t.partition_indexes}
+        partitions = None
+        if request.topics is not None:
+            partitions = {(topic.name, number) for topic in request.topics for number in topic.partition_indexes}
         for (topic, number), adding in self.adding.items():
-            if asked is None or (topic, number) in asked:
+            if partitions is None or (topic, number) in partitions:
                 row = {"partition_index": number, "replicas": [*self.replicas[topic, number], *adding]}
                 topics.setdefault(topic, []).append({**row, "adding_replicas": adding, "removing_replicas": []})
         return {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
@@ -168,13 +170,13 @@ class MemoryBrokers:
         return {"responses": [{"name": name, "partitions": row} for name, row in rows.items()]}
 
     def _DescribeLogDirs(self, broker_id: int, request: Any) -> dict[str, Any]:
-        asked = None if request.topics is None else {(t.topic, n) for t in request.topics for n in t.partitions}
+        partitions = None if request.topics is None else {(t.topic, n) for t in request.topics for n in t.partitions}
         topics: dict[str, list[dict[str, Any]]] = {}
         for (topic, number), replicas in self.replicas.items():
-            if broker_id in replicas and (asked is None or (topic, number) in asked):
+            if broker_id in replicas and (partitions is None or (topic, number) in partitions):
                 topics.setdefault(topic, []).append({"partition_index": number, "partition_size": 100 + number})
-        rows = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
-        return {"results": [{"log_dir": "/a", "topics": rows, "total_bytes": 1_000, "usable_bytes": 500}]}
+        topic_rows = [{"name": name, "partitions": rows} for name, rows in topics.items()]
+        return {"results": [{"log_dir": "/a", "topics": topic_rows, "total_bytes": 1_000, "usable_bytes": 500}]}
 
     def _DescribeClientQuotas(self, broker_id: int, request: Any) -> dict[str, Any]:
         return {

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
 import resource
 import socket
-import threading
 import time
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -28,18 +25,13 @@ from tests.builders import eventually
 from tests.chaos.lies import Liar
 from tests.chaos.memory_brokers import BROKERS, STATE_TOPIC, MemoryBrokers, virtual_network
 from tests.chaos.proxy import Framing
+from tests.resources import usage
 
 COUNTS = [pytest.param(300, id="300"), pytest.param(10_000, id="10,000", marks=pytest.mark.repeat)]
 MOST_LINES = 5
 MOST_MEGABYTES = 20
 WARM_UP = 100
 """Refused connections before the first measurement."""
-
-
-def usage() -> tuple[int, int]:
-    """Return the numbers of descriptors and of threads."""
-    gc.collect()
-    return len(os.listdir("/dev/fd")), threading.active_count()
 
 
 def peak_megabytes() -> float:

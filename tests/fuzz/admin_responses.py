@@ -207,7 +207,7 @@ class CannedRouting:
         return self._clean[_config_kind(request) if kind is _ADMIN.DescribeConfigsResponse else _name_of(kind)]
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: no connection is open."""
 
 
 def completed(request: Any, response: Any) -> Any:

@@ -166,7 +166,7 @@ class CannedPools:
         return canned(hostile.encoded(answer.wrap([answer.clean, answer.attacked])))
 
     def clear(self) -> None:
-        """There is no connection."""
+        """Do nothing: no connection is open."""
 
 
 def _prometheus_name(url: str) -> str:

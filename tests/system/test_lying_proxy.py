@@ -119,7 +119,7 @@ class Subject:
         growth = self.megabytes() - megabytes
         print(f"changed answers: {dict(self.liar.lies)}; {growth:.1f} MB more; {resource_count(self.process.pid)}")
         assert growth <= EXTRA_MEGABYTES
-        assert sum(self.liar.lies.values()) >= len(lies) / 2, "lies that nobody hears prove nothing"
+        assert sum(self.liar.lies.values()) >= len(lies) / 2, "too few lies reached the client"
 
     def _excess(self, before: ResourceCount) -> int:
         count = resource_count(self.process.pid)

@@ -44,7 +44,7 @@ SLACK_BYTES = 6 * LINK_MB * MB
 SMALL_FETCHES = {"replica.fetch.max.bytes": 32 * 1024, "replica.fetch.response.max.bytes": 64 * 1024}
 """As `check` asks for with such a link."""
 PARTITION_BYTES = 24 * MB
-"""A move takes longer than the longest comparison, 40 s, until it is told to end fast."""
+"""A move of this size takes longer than the longest comparison, 40 s, unless `finish` raises its throttle."""
 SECONDS = 120.0
 """Deadline of a step."""
 AGREE_SECONDS, AGREE_READINGS = 10.0, 10

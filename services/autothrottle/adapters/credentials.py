@@ -327,8 +327,8 @@ def _read_lines(path: str) -> tuple[Mapping[str, Caller], str]:
         elif role is None:
             faults[number] = f"the third word of line {number} must be a role: {', '.join(ROLES)}"
         if is_token and is_text and role is not None:
-            known = tokens.get(words[1], Caller(words[0], role))
-            tokens[words[1]] = replace(known, role=min(role, known.role or role))
+            caller = tokens.get(words[1], Caller(words[0], role))
+            tokens[words[1]] = replace(caller, role=min(role, caller.role or role))
     if not tokens and not faults:
         return tokens, f"{subject} contains no token, so every request is refused. Fix: add a line"
     if not faults:

@@ -521,7 +521,34 @@ def _attempt_optional(what: str, call: Callable[[], T]) -> T | AutothrottleError
         return Unavailable(f"unexpected {type(error).__name__}; the log has the traceback")
 
 
-class LoadsProbe:
+class _BackgroundReader:
+    """A thread that starts when there is something to read for the first time. Thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Stop the thread; waits up to 6 s for a reading in progress. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_READER_CLOSE_SECONDS)
+
+    def _start(self) -> None:
+        """Start the thread once, unless this is closed. The caller holds the lock."""
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class LoadsProbe(_BackgroundReader):
     """Asks a metrics source that failed, in its own thread, until it has a load again. Thread-safe.
 
     Without it, the return of the source would show at the next scheduled cycle only. Event cycles do not ask a source
@@ -530,12 +557,11 @@ class LoadsProbe:
 
     def __init__(self, source: LoadSource, on_return: Callable[[], None], retry: Retry = METRICS) -> None:
         """`on_return` is called when the source has a load again, from another thread, and must not block."""
+        super().__init__("metrics-probe")
         self._source, self._on_return, self._retry = source, on_return, retry
         self._empty_answers = 0
         """Consecutive answers without the load of a broker."""
-        self._changed = threading.Condition()
-        self._is_needed = self._closed = self._has_returned = False
-        self._thread: threading.Thread | None = None
+        self._is_needed = self._has_returned = False
 
     def follow(self, is_needed: bool) -> None:
         """Ask the source from now on, or no longer. Does not block."""
@@ -544,23 +570,14 @@ class LoadsProbe:
             if not is_needed:
                 self._empty_answers = 0
             self._changed.notify_all()
-            if self._is_needed and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="metrics-probe", daemon=True)
-                self._thread.start()
+            if self._is_needed:
+                self._start()
 
     def take_return(self) -> bool:
         """Return whether the source has returned since the last call."""
         with self._changed:
             has_returned, self._has_returned = self._has_returned, False
             return has_returned
-
-    def close(self) -> None:
-        """Stop the thread; waits up to 6 s for a question in progress. Idempotent."""
-        with self._changed:
-            self._closed, self._is_needed = True, False
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(_READER_CLOSE_SECONDS)
 
     def _run(self) -> None:
         while True:
@@ -586,20 +603,19 @@ class LoadsProbe:
         return has_load
 
 
-class SettingsReader:
+class SettingsReader(_BackgroundReader):
     """Reads settings in its own thread when the wanted brokers or topics change. Thread-safe."""
 
     def __init__(self, source: FetchSettingsSource, on_read: Callable[[], None]) -> None:
         """`on_read` is called after every read, from another thread, and must not block."""
+        super().__init__("settings")
         self._source, self._on_read = source, on_read
-        self._changed = threading.Condition()
         self._targets: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
         self._requested = self._targets
-        self._due = self._closed = False
+        self._due = False
         self._at = -SETTINGS.first
         self._failure = ""
         self._settings = ClusterSettings()
-        self._thread: threading.Thread | None = None
 
     @property
     def reading(self) -> SettingsReading:
@@ -616,17 +632,7 @@ class SettingsReader:
             if any(self._targets) and (is_new or is_old) and not self._due:
                 self._due = True
                 self._changed.notify_all()
-                if self._thread is None and not self._closed:
-                    self._thread = threading.Thread(target=self._run, name="settings", daemon=True)
-                    self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread; waits up to 6 s for a read in progress. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(_READER_CLOSE_SECONDS)
+                self._start()
 
     def _run(self) -> None:
         while True:

@@ -160,7 +160,7 @@ class Journal:
                 self._sink.append((), (), logged)
                 return
             history, rates = report.term.throttles.history, report.settled.applied.rates
-            seen = RecordSource(
+            source = RecordSource(
                 report.record,
                 view.snapshot,
                 view.copying,
@@ -171,7 +171,7 @@ class Journal:
                 ended_moves=report.decision.ended_moves,
                 unsettled_moves=report.term.moves.unsettled,
             )
-            self._write(self._sink, seen, logged)
+            self._write(self._sink, source, logged)
         except Exception:  # a bug in the log must not end the planner's loop
             log.exception("Writing a cycle to the decision log failed")
 

@@ -136,7 +136,7 @@ class PlacementCluster:
 
     def with_storage(self, metrics: StorageMetrics) -> PlacementCluster:
         """Return the cluster with sizes and free storage; what the sample lacks stays unknown."""
-        sizes, unclear = metrics.sizes_of({one.topic for one in self.partitions})
+        sizes, unclear = metrics.sizes_of({partition.topic for partition in self.partitions})
         return PlacementCluster(
             {
                 id: replace(
@@ -146,7 +146,7 @@ class PlacementCluster:
                 )
                 for id, broker in self.brokers.items()
             },
-            tuple(one._replace(size=sizes.get(one.key)) for one in self.partitions),
+            tuple(partition._replace(size=sizes.get(partition.key)) for partition in self.partitions),
             metrics.storage_total,
             unclear_sizes=unclear,
         )

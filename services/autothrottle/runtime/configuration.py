@@ -157,6 +157,8 @@ def _promql(direction: str) -> str:
 
 _KEY_FILE = "a readable file with the key and nothing else"
 _PEM_FILE = "a readable PEM file"
+_TOKEN_FILE = "a readable file with the token alone"
+_USER_FILE = "a readable file with USER:PASSWORD alone"
 _CAPACITY = f'MB/s or {{"tx":MB/s,"rx":MB/s}}, each > 0 and <= {MAX_CAPACITY_MEGABYTES}'
 _CAPACITIES = f"a JSON object of {_CAPACITY}"
 
@@ -256,12 +258,12 @@ class Configuration:
         "Certificates of the authorities of the server; those of the system if empty", "/etc/ssl/ca.crt", _PEM_FILE
     )
     prometheus_token_file: str = kinds.file(
-        "Bearer token, read at each request", "/run/secrets/prometheus-token", "a readable file with the token alone"
+        "Bearer token, read at each request", "/run/secrets/prometheus-token", _TOKEN_FILE
     )
     prometheus_user_file: str = kinds.file(
         "User and password for basic authentication",
         "/run/secrets/prometheus-user",
-        "a readable file with USER:PASSWORD alone",
+        _USER_FILE,
     )
     prometheus_headers_file: str = kinds.file(
         "Further headers, such as the tenant of Mimir",
@@ -282,13 +284,11 @@ class Configuration:
         "/etc/ssl/exporters.crt",
         _PEM_FILE,
     )
-    scrape_token_file: str = kinds.file(
-        "Bearer token for the exporters", "/run/secrets/scrape-token", "a readable file with the token alone"
-    )
+    scrape_token_file: str = kinds.file("Bearer token for the exporters", "/run/secrets/scrape-token", _TOKEN_FILE)
     scrape_user_file: str = kinds.file(
         "User and password for the exporters, by basic authentication",
         "/run/secrets/scrape-user",
-        "a readable file with USER:PASSWORD alone",
+        _USER_FILE,
     )
     scrape_interval: timedelta = kinds.seconds("5", "Time between two readings of an exporter")
 

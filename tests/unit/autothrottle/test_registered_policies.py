@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ import pytest
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.errors import Incomplete
+from autothrottle.core.policy import registry
 from autothrottle.core.policy.registry import POLICIES, policy_of, policy_text
 from autothrottle.core.scoring.estimates import LoggedRecovery, LoggedStretch, estimate
 from autothrottle.core.scoring.score import Setting
@@ -58,7 +60,7 @@ to = [2]
 
 
 @pytest.fixture(params=[*POLICIES, "half"])
-def policy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def policy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Name of a policy; `half` is installed as another package."""
     installed = tmp_path / "half-1.dist-info"
     installed.mkdir()
@@ -66,8 +68,9 @@ def policy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     (installed / "entry_points.txt").write_text("[autothrottle.policies]\nhalf = half_policy:Half\n")
     (tmp_path / "half_policy.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
-    name: str = request.param
-    return name
+    registry._entry_points.cache_clear()
+    yield request.param
+    registry._entry_points.cache_clear()
 
 
 def test_a_policy_is_an_option_logs_is_replayed_advised_and_simulated(

@@ -52,7 +52,7 @@ DOORS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_name_that_kafka_refuses_enters_nowhere(door: str) -> None:
-    """`../../escaped/x` came through map strings, cluster files, REST and gRPC: it is no topic that Kafka can have."""
+    """`../../escaped/x` came through map strings, cluster files, REST and gRPC, although Kafka refuses such a name."""
     for name in NO_NAMES:
         with pytest.raises(Invalid, match="is not the name of a topic; give 1 to 249 letters"):
             DOORS[door](name)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 import threading
@@ -17,6 +16,7 @@ from autothrottle_client.contexts import read_contexts_file
 from autothrottle_client.errors import Invalid
 from autothrottle_client.files import read_standard_input, read_text, read_toml, write_text
 from autothrottle_client.instance_file import read_instance_file
+from tests.resources import open_descriptors, usage
 
 
 def test_a_file_is_replaced_and_gets_the_given_mode(tmp_path: Path) -> None:
@@ -96,8 +96,7 @@ def test_a_pipe_may_begin_late(tmp_path: Path) -> None:
 def test_a_pipe_that_does_not_end_is_left(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    gc.collect()  # of earlier tests
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors, _ = usage()
     begin = time.monotonic()
     with pytest.raises(OSError, match=r"it did not end within 0\.05 s"):
         read_text(path, seconds=0.05)
@@ -107,7 +106,7 @@ def test_a_pipe_that_does_not_end_is_left(tmp_path: Path) -> None:
         read_text(path, seconds=0.05)
     os.close(holder)
     assert time.monotonic() - begin < 10
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert open_descriptors() <= descriptors
 
 
 def test_an_endless_file_and_a_large_one_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

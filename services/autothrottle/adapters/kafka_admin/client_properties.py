@@ -161,7 +161,10 @@ def _unused(properties: Mapping[str, str]) -> Iterator[str]:
         else:
             ignored.append(shown_name(name) if name else "(no name)")
     if ignored:
-        hint = ". *** is no name of Kafka's and may be a secret. Fix: end lines that continue with a backslash"
+        hint = (
+            ". *** hides a name that Kafka does not have, since it may be a secret. "
+            "Fix: end lines that continue with a backslash"
+        )
         names = ", ".join(dict.fromkeys(ignored))
         yield f"{names}: ignored, because autothrottle does not use it{hint if '***' in ignored else ''}"
 

@@ -23,7 +23,6 @@ from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading,
 from autothrottle.adapters.kafka_admin.throttle_checks import (
     BROKER_PATIENCE,
     ThrottleChecks,
-    Throttles,
     current_throttles,
 )
 from autothrottle.adapters.kafka_admin.values import Answers, Configs
@@ -40,7 +39,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
-from autothrottle.core.throttles.foreign_edits import RECHECK, edits
+from autothrottle.core.throttles.foreign_edits import RECHECK, Throttles, edits
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 from autothrottle.ports.state_store import LedgerCopy, LedgerReader
 
@@ -237,7 +236,7 @@ class AdminSnapshots:
         They are our writes, and the rates of other parties when the broker was last read. A rate that was set before
         discovery started, or while the broker was down, is not known.
         """
-        rates_of_brokers: Throttles = {}
+        rates_of_brokers: dict[ConfigResource, Mapping[str, str]] = {}
         for broker_id in down:
             resource = ConfigResource.broker(broker_id)
             if resource in ledger.unreadable:

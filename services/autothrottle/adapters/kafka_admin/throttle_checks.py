@@ -25,6 +25,7 @@ from autothrottle.core.throttles.foreign_edits import (
     ForeignEdits,
     Needed,
     NeededThrottles,
+    Throttles,
     edited_reason,
     edits,
 )
@@ -242,10 +243,6 @@ class ThrottleChecks:
         with self._lock:
             edited = foreign_edits.confirmed(current_edits, needed.keys())
         self._publish([(edited_reason(r), True) for r in sorted(edited, key=lambda resource: resource.order)])
-
-
-Throttles = dict[ConfigResource, Mapping[str, str]]
-"""Resource -> its own throttle configs (key -> value), for resources that answered."""
 
 
 def current_throttles(answers: Mapping[K, Configs], resource: Callable[[K], ConfigResource]) -> Throttles:

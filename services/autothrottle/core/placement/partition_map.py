@@ -103,12 +103,12 @@ def sizes_by_topic(
         else:
             reason = f"Datadog has one name, {name}, for the topics {excerpt(group, 3)}"
             ambiguous |= dict.fromkeys(group, f"{reason}. Fix: --metrics-source kafka reads the sizes from the brokers")
-    found: dict[TopicPartitionKey, int] = {}
+    size_of: dict[TopicPartitionKey, int] = {}
     for (topic, partition), size in sizes.items():
         owner = owner_of.get(topic) or owner_of.get(_name_in_datadog(topic))
         if owner is not None:
-            found[owner, partition] = max(size, found.get((owner, partition), 0))
-    return found, ambiguous
+            size_of[owner, partition] = max(size, size_of.get((owner, partition), 0))
+    return size_of, ambiguous
 
 
 @lru_cache(2**17)

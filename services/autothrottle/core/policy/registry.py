@@ -6,7 +6,8 @@ Other packages add a policy through an entry point of the group `POLICY_GROUP`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 
 from autothrottle.core.errors import Incomplete, Missing
 from autothrottle.core.policy.adaptive import AdaptivePolicy
@@ -22,9 +23,14 @@ POLICY_GROUP = "autothrottle.policies"
 """Group of the entry points with further policies: subclasses of `Policy`."""
 
 
+@cache
+def _entry_points() -> EntryPoints:
+    return entry_points(group=POLICY_GROUP)
+
+
 def policy_names() -> list[str]:
     """Return the names of all installed policies; those of other packages come last."""
-    return [*POLICIES, *sorted(entry_points(group=POLICY_GROUP).names)]
+    return [*POLICIES, *sorted(_entry_points().names)]
 
 
 def is_installed(name: str) -> bool:
@@ -40,7 +46,7 @@ def policy_class(name: str) -> type[Policy]:
     """
     if policy := POLICIES.get(name):
         return policy
-    for entry_point in entry_points(group=POLICY_GROUP, name=name):
+    for entry_point in _entry_points().select(name=name):
         try:
             installed: type[Policy] = entry_point.load()
         except (ImportError, AttributeError) as error:

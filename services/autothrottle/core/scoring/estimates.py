@@ -246,7 +246,8 @@ def estimate(recovery: LoggedRecovery, setting: Setting) -> SettingEstimate:
 
 def _policy(name: str) -> Policy | None:
     """Return the policy of a name; None: it decides as logged, since it is not installed or its rate is fixed."""
-    return policy_class(name).new(0) if is_installed(name) and policy_class(name).follows_load else None
+    policy = policy_class(name) if is_installed(name) else None
+    return policy.new(0) if policy is not None and policy.follows_load else None
 
 
 class _Loop:

@@ -30,7 +30,7 @@ from autothrottle.core.texts import excerpt, id_ranges
 RECHECK = timedelta(seconds=0.2)
 """Delay before an apparent edit of our throttles by another party is checked again."""
 
-_Current = Mapping[ConfigResource, Mapping[str, str]]
+Throttles = Mapping[ConfigResource, Mapping[str, str]]
 """Resource -> its own throttle configs (key -> value), for resources that were read."""
 
 Needed = Mapping[ConfigResource, tuple[str, ...]]
@@ -70,7 +70,7 @@ class NeededThrottles:
         return NeededThrottles(needed_lists(current), needed_rates(current), current)
 
 
-def edits(needed: Needed, current: _Current, ledger: Mapping[ConfigResource, LedgerEntry]) -> Edits:
+def edits(needed: Needed, current: Throttles, ledger: Mapping[ConfigResource, LedgerEntry]) -> Edits:
     """Return the current values that differ from our written or intended ones.
 
     Args:

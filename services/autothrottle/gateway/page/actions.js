@@ -317,9 +317,9 @@ async function planEffect(partitions, selection, lines = [], warnings = [], deta
 
 function estimateLines(estimate) {
   const seconds = estimate.duration ? parseFloat(estimate.duration) : null;
-  const known = Number(estimate.bytesToCopy);
+  const bytesToCopy = Number(estimate.bytesToCopy);
   const least = estimate.unknownPartitions ? "At least " : "";
-  const size = least && !known ? "An unknown size" : `${least}${bytes(known)}`;
+  const size = least && !bytesToCopy ? "An unknown size" : `${least}${bytes(bytesToCopy)}`;
   const lines = [`${size} to copy, in ${count(estimate.partitions, "partition")} (${(100 * estimate.moveRatio).toPrecision(2)} % of the cluster's).`];
   lines.push(seconds === null ? "How long it takes is unknown." : `About ${duration(seconds)} at the throttles of now: done at ${clock(currentTime() + 1000 * seconds)}.`);
   const slowest = estimate.linkSides.filter((side) => side.duration).sort((a, b) => parseFloat(b.duration) - parseFloat(a.duration))[0];

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +27,7 @@ from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator
 from autothrottle_lab.emulators.exporter import ExporterEmulator, steady
 from tests.builders import eventually
 from tests.chaos.proxy import Link
+from tests.resources import resident_bytes, usage
 
 TIMEOUT = timedelta(seconds=10)
 LIMITS = CapacityLimits(default=Capacity(100_000_000, 100_000_000))
@@ -54,9 +51,7 @@ class Resources:
 
     @staticmethod
     def now() -> Resources:
-        gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return Resources(len(os.listdir("/proc/self/fd")), threading.active_count(), pages * os.sysconf("SC_PAGE_SIZE"))
+        return Resources(*usage(), resident_bytes())
 
 
 class Client:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
 import threading
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -19,20 +16,11 @@ from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.calls import LoadsProbe
 from tests import builders
 from tests.builders import NOON, eventually
+from tests.resources import resident_bytes, usage
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench
 
 MEGABYTE = 2**20
 SOON = Retry("the metrics", "tests", first=0.01)
-
-
-def resources() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
-
-
-def memory() -> int:
-    """Return the bytes of this process in RAM."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("hours", [1, pytest.param(10, marks=pytest.mark.repeat)])
@@ -52,10 +40,10 @@ def test_hours_without_metrics_leave_nothing_behind(hours: int, caplog: pytest.L
         usual = len(lines_of(1))
         bench.metrics.unavailable(True)
         lines_of(10)
-        before, begin = resources(), memory()
+        before, begin = usage(), resident_bytes()
         lines = lines_of(hours * 60)
-        assert resources() == before
-        assert memory() - begin < 16 * MEGABYTE
+        assert usage() == before
+        assert resident_bytes() - begin < 16 * MEGABYTE
         assert len(lines) == usual * hours * 60
         assert [line for line in lines if line.levelno > logging.INFO] == []
         assert bench.rate(1003, FOLLOWER) == 10.0

@@ -1,8 +1,7 @@
-"""Work in processes of its own: its limits, its errors, and what becomes of a process that nobody waits for."""
+"""Child processes: their limits, their errors, and their end when the caller has left."""
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import time
@@ -16,6 +15,7 @@ import pytest
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.runtime import child_processes
 from autothrottle.runtime.child_processes import MOST_MEMORY, ChildProcesses
+from tests.resources import open_descriptors, usage
 
 PROGRAM = """
 import os, resource, signal, sys, time
@@ -86,8 +86,7 @@ def test_two_processes_run_at_a_time_and_the_others_wait(processes: ChildProcess
     """Twelve plans at a time took all of the memory, and Python's only running thread from the loop."""
     path = tmp_path / "pids"
     path.touch()
-    gc.collect()  # of earlier tests
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors, _ = usage()
     with ThreadPoolExecutor(4) as threads:
         answers = [threads.submit(processes.run, ("wait", str(path)), timedelta(seconds=60)) for _ in range(4)]
         wait_for(lambda: len(path.read_text().splitlines()) == 2)
@@ -99,10 +98,10 @@ def test_two_processes_run_at_a_time_and_the_others_wait(processes: ChildProcess
         path.with_name("pids.go").touch()
         assert [len(answer.result()) for answer in answers] == [3_000_000] * 4
     assert len(path.read_text().splitlines()) == 4
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert open_descriptors() <= descriptors
 
 
-def test_a_process_that_nobody_waits_for_is_ended(processes: ChildProcesses, tmp_path: Path) -> None:
+def test_a_process_ends_when_its_caller_has_left(processes: ChildProcesses, tmp_path: Path) -> None:
     path = tmp_path / "pids"
     path.touch()
     gone = threading.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from autothrottle.runtime.connections import (
 )
 from autothrottle.runtime.server import ServiceServer
 from tests.builders import eventually
+from tests.resources import open_descriptors
 
 SERVICE = "autothrottle.v1.AdminService"
 
@@ -141,7 +141,7 @@ def test_a_process_uses_all_descriptors_that_it_may_open(soft_limit: int) -> Non
 def test_the_check_of_descriptors_fails_while_few_are_free(soft_limit: int) -> None:
     """The probes answered 200 while the process could not open a connection."""
     assert descriptors_problem() is None
-    count = len(os.listdir("/dev/fd"))
+    count = open_descriptors()
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, soft_limit))
     problem = descriptors_problem()
     assert problem is not None and f"of {count} file descriptors are open" in problem

@@ -80,10 +80,10 @@ def test_the_newest_value_of_each_series_counts(server: StorageServer, source: D
         series("topic:t", "partition:4", points=[None]),
     ]
     server.brokers = [series("broker_id:1001", points=[5e9])]
-    found = source.fetch_storage_metrics(TIMEOUT)
-    assert found.sizes == {("t", 3): 3, ("__consumer_offsets", 0): 7}
-    assert found.storage_free == {1001: 5_000_000_000}
-    assert found.sampled == datetime.fromtimestamp(NOW, UTC)
+    metrics = source.fetch_storage_metrics(TIMEOUT)
+    assert metrics.sizes == {("t", 3): 3, ("__consumer_offsets", 0): 7}
+    assert metrics.storage_free == {1001: 5_000_000_000}
+    assert metrics.sampled == datetime.fromtimestamp(NOW, UTC)
 
 
 def test_the_keys_are_validated_before_the_queries(server: StorageServer, source: DatadogStorageMetrics) -> None:
@@ -103,9 +103,9 @@ def test_series_with_bad_tags_are_skipped_with_a_problem(server: StorageServer, 
         series("topic:t", "partition:0", points=[1.0]),
     ]
     server.brokers = [series("broker_id:i-0abc", points=[1.0]), series("broker_id:7", points=[2.0])]
-    found = source.fetch_storage_metrics(TIMEOUT)
-    assert (found.sizes, found.storage_free) == ({("t", 0): 1}, {7: 2})
-    assert len(found.problems) == 3
+    metrics = source.fetch_storage_metrics(TIMEOUT)
+    assert (metrics.sizes, metrics.storage_free) == ({("t", 0): 1}, {7: 2})
+    assert len(metrics.problems) == 3
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 9.3e18, 10**400, "7", [], True])
@@ -118,9 +118,9 @@ def test_series_with_an_odd_value_is_skipped_with_a_problem(
         series("topic:t", "partition:0", points=[1.0]),
     ]
     server.brokers = [series("broker_id:8", points=[value]), series("broker_id:7", points=[2.0]), 7]
-    found = source.fetch_storage_metrics(TIMEOUT)
-    assert (found.sizes, found.storage_free) == ({("t", 0): 1}, {7: 2})
-    assert len(found.problems) == 3
+    metrics = source.fetch_storage_metrics(TIMEOUT)
+    assert (metrics.sizes, metrics.storage_free) == ({("t", 0): 1}, {7: 2})
+    assert len(metrics.problems) == 3
 
 
 def test_refused_keys_are_an_error_that_does_not_show_them(
@@ -152,9 +152,9 @@ def test_broker_id_on_two_hosts_has_no_free_storage(server: StorageServer, sourc
         series("broker_id:7", "host:b", "device:/data", points=[100]),
         series("broker_id:8", "host:a", "device:/data", points=[1]),
     ]
-    found = source.fetch_storage_metrics(TIMEOUT)
-    assert found.storage_free == {8: 1}
-    (problem,) = found.problems
+    metrics = source.fetch_storage_metrics(TIMEOUT)
+    assert metrics.storage_free == {8: 1}
+    (problem,) = metrics.problems
     assert problem.startswith("broker 7 has series of broker-storage-query from the hosts a, b")
 
 
@@ -175,5 +175,5 @@ def test_the_largest_of_several_series_of_a_partition_counts(
         series("topic:t", "partition:0", "host:b", points=[7]),
         series("topic:N/A", "partition:0", points=[7]),
     ]
-    found = source.fetch_storage_metrics(TIMEOUT)
-    assert (found.sizes, found.has_exact_names, len(found.problems)) == ({("t", 0): 9}, False, 1)
+    metrics = source.fetch_storage_metrics(TIMEOUT)
+    assert (metrics.sizes, metrics.has_exact_names, len(metrics.problems)) == ({("t", 0): 9}, False, 1)

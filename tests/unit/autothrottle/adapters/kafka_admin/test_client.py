@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 import threading
 import time
@@ -25,6 +24,7 @@ from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.servers.processes import free_ports
 from tests.builders import eventually
 from tests.paths import CERTIFICATES
+from tests.resources import open_descriptors
 
 TLS = CERTIFICATES
 LIMIT_SECONDS = 60.0
@@ -175,10 +175,6 @@ def test_failed_connections_leave_no_descriptor_and_no_thread(
                 eventually(lambda: (open_descriptors(), threading.active_count()) <= before)
     finally:
         gc.enable()
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/dev/fd"))
 
 
 def test_process_without_a_free_descriptor_reports_that_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,7 +260,7 @@ def test_metadata_of_all_topics_is_not_kept_by_the_connections(monkeypatch: pyte
         return built(METADATA.MetadataResponse, {"brokers": BROKER_ROWS, "topics": [topic]})
 
     async def connected(*_: Any) -> None:
-        """There is no connection."""
+        """Do nothing: no connection is open."""
 
     with closing(Connections(["127.0.0.1:1"], {}, timedelta(seconds=1))) as connections:
         monkeypatch.setattr(connections, "_connection", connected)
@@ -326,7 +326,7 @@ class Routed:
         return {b: self.ask_any(build, deadline) for b, build in builds.items()}
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: no connection is open."""
 
 
 @pytest.mark.parametrize(

@@ -34,17 +34,17 @@ def test_each_broker_is_asked_in_time_and_at_most_a_hundred_in_a_second(brokers:
     """Rates were read at the pace of the slowest answer: after a broker died, edits went unnoticed for 30 s."""
     rounds = Rounds(BROKERS_AT_ONCE, TICK)
     resources = dict.fromkeys(ConfigResource.broker(b) for b in range(brokers))
-    asked: dict[ConfigResource, list[float]] = {resource: [] for resource in resources}
+    times_of: dict[ConfigResource, list[float]] = {resource: [] for resource in resources}
     per_tick = []
     for number in range(200):
         due = rounds.due(resources, ROUND_TICKS * TICK, number * TICK)
         per_tick.append(len(due))
         for resource in due:
-            asked[resource].append(number * TICK)
+            times_of[resource].append(number * TICK)
     assert max(sum(per_tick[start : start + 5]) for start in range(len(per_tick))) <= 100
-    gaps = [later - earlier for times in asked.values() for earlier, later in pairwise(times)]
+    gaps = [later - earlier for times in times_of.values() for earlier, later in pairwise(times)]
     assert max(gaps) <= longest + 1e-6 and min(gaps) >= (ROUND_TICKS - 1) * TICK
-    assert all(times for times in asked.values())
+    assert all(times for times in times_of.values())
 
 
 def test_suspects_are_asked_first() -> None:
@@ -116,12 +116,12 @@ def test_no_reassignment_is_kept_after_its_end(checks: Checks) -> None:
 
 def test_a_broker_that_does_not_answer_delays_no_other(checks: Checks) -> None:
     """One request held all brokers' rates, so that a dying broker delayed the comparison of all."""
-    held, asked = threading.Event(), checks.kafka.broker_configs
+    held, broker_configs = threading.Event(), checks.kafka.broker_configs
 
     def slow(broker_ids, *arguments, **options):  # type: ignore[no-untyped-def]
         if 7 in broker_ids and checks.kafka.calls["broker_configs"] > 3:
             held.wait(20)
-        return asked(broker_ids, *arguments, **options)
+        return broker_configs(broker_ids, *arguments, **options)
 
     checks.throttle(0, LEADER_RATE)
     checks.throttle(1, FOLLOWER_RATE)

@@ -55,17 +55,18 @@ def test_the_largest_replica_counts_and_devices_are_added_up(server: ExporterEmu
         ({"pod": "kafka-1", "device": "sda", "job": "twin"}, "100"),
         ({"pod": "kafka-1", "device": "sdb"}, "50"),
     )
-    found = fetch(server)
-    assert (found.sizes, found.storage_free) == ({("t", 0): 2_000_000_000}, {1: 150})
-    assert found.sampled == datetime.fromtimestamp(NOW, UTC)
+    metrics = fetch(server)
+    assert (metrics.sizes, metrics.storage_free) == ({("t", 0): 2_000_000_000}, {1: 150})
+    assert metrics.sampled == datetime.fromtimestamp(NOW, UTC)
 
 
 def test_a_series_that_is_skipped_is_a_problem(server: ExporterEmulator) -> None:
     server.answers[1] = vector(({"topic": "t", "partition": "x"}, "1"), ({"pod": "kafka-2"}, "NaN"))
-    found = fetch(server)
-    assert (found.sizes, found.storage_free) == ({}, {})
-    assert any("prometheus-size-query has no usable topic, partition or value" in one for one in found.problems)
-    assert any("prometheus-storage-query has no usable value" in one for one in found.problems)
+    metrics = fetch(server)
+    assert (metrics.sizes, metrics.storage_free) == ({}, {})
+    problems = "\n".join(metrics.problems)
+    assert "prometheus-size-query has no usable topic, partition or value" in problems
+    assert "prometheus-storage-query has no usable value" in problems
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "9e18", "1e400", "9" * 5000, "x"])
@@ -78,9 +79,9 @@ def test_an_odd_device_makes_the_storage_of_its_broker_unknown(value: str, serve
     server.answers[1] = vector(
         ({"pod": "kafka-1"}, "100"), ({"pod": "kafka-2", "device": "sda"}, "7"), *((labels, value) for labels in odd)
     )
-    found = fetch(server)
-    assert found.storage_free == {1: 100}
-    assert any("kafka-2" in problem or "broker 2" in problem for problem in found.problems)
+    metrics = fetch(server)
+    assert metrics.storage_free == {1: 100}
+    assert any("kafka-2" in problem or "broker 2" in problem for problem in metrics.problems)
 
 
 def test_a_warning_of_the_server_makes_the_sample_partial(server: ExporterEmulator) -> None:
@@ -121,15 +122,15 @@ def test_volumes_that_no_label_tells_apart_are_reported(server: ExporterEmulator
     server.answers[1] = vector(
         ({"pod": "kafka-1", "job": "a"}, "400"), ({"pod": "kafka-1", "job": "b"}, "100"), ({"pod": "kafka-2"}, "7")
     )
-    found = fetch(server)
-    assert found.storage_free == {2: 7}
-    problem = next(problem for problem in found.problems if "broker 1" in problem)
+    metrics = fetch(server)
+    assert metrics.storage_free == {2: 7}
+    problem = next(problem for problem in metrics.problems if "broker 1" in problem)
     assert "with 100 and 400 free bytes, and no label tells their volumes apart" in problem
 
 
 def test_volume_that_two_targets_report_counts_once(server: ExporterEmulator) -> None:
-    one = {"pod": "kafka-1", "persistentvolumeclaim": "data-0-kafka-1"}
-    server.answers[1] = vector(({**one, "job": "a"}, "1000"), ({**one, "job": "b"}, "999"))
+    labels = {"pod": "kafka-1", "persistentvolumeclaim": "data-0-kafka-1"}
+    server.answers[1] = vector(({**labels, "job": "a"}, "1000"), ({**labels, "job": "b"}, "999"))
     assert fetch(server).storage_free == {1: 999}
 
 

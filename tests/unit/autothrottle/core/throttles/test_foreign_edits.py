@@ -62,19 +62,19 @@ def test_partial_write_of_our_list_is_not_a_foreign_edit(
     before: frozenset[str], after: frozenset[str], appended: frozenset[str], subtracted: frozenset[str]
 ) -> None:
     between = (before | (appended & after)) - (subtracted - after)
-    ours = LedgerKey(None, _list(before), before | after, _list(after) or "")
+    ledger_key = LedgerKey(None, _list(before), before | after, _list(after) or "")
     current = {T1: {LEADER_REPLICAS: ",".join(between)} if between else {}}
-    found = edits({T1: (LEADER_REPLICAS,)}, current, {T1: LedgerEntry({LEADER_REPLICAS: ours}, 1)})
+    foreign = edits({T1: (LEADER_REPLICAS,)}, current, {T1: LedgerEntry({LEADER_REPLICAS: ledger_key}, 1)})
     if between or not before:
-        assert found == {}
+        assert foreign == {}
 
 
 @given(owned=ENTRIES, current=ENTRIES)
 def test_any_difference_from_our_written_list_is_a_foreign_edit(owned: frozenset[str], current: frozenset[str]) -> None:
     value = ",".join(current)
-    ours = LedgerEntry({LEADER_REPLICAS: LedgerKey(None, ",".join(sorted(owned)), owned)}, 1)
-    found = edits({T1: (LEADER_REPLICAS,)}, {T1: {LEADER_REPLICAS: value}}, {T1: ours})
-    assert found == ({} if owned == current else {(T1, LEADER_REPLICAS): (value, 1, 0)})
+    entry = LedgerEntry({LEADER_REPLICAS: LedgerKey(None, ",".join(sorted(owned)), owned)}, 1)
+    foreign = edits({T1: (LEADER_REPLICAS,)}, {T1: {LEADER_REPLICAS: value}}, {T1: entry})
+    assert foreign == ({} if owned == current else {(T1, LEADER_REPLICAS): (value, 1, 0)})
 
 
 @pytest.mark.parametrize("current", [None, "9", "-1"])
@@ -82,8 +82,8 @@ def test_rate_is_a_foreign_edit_unless_written_or_intended(current: str | None) 
     entry = LedgerEntry({LEADER_RATE: LedgerKey(None, "5", intent="6")}, 1)
     config = {} if current is None else {LEADER_RATE: current}
     assert edits({BROKER: RATE_KEYS}, {BROKER: config}, {BROKER: entry}) == {(BROKER, LEADER_RATE): (current, 1, 0)}
-    for ours in ("5", "6"):
-        assert edits({BROKER: RATE_KEYS}, {BROKER: {LEADER_RATE: ours}}, {BROKER: entry}) == {}
+    for rate in ("5", "6"):
+        assert edits({BROKER: RATE_KEYS}, {BROKER: {LEADER_RATE: rate}}, {BROKER: entry}) == {}
 
 
 def test_unread_or_foreign_configs_are_not_foreign_edits() -> None:

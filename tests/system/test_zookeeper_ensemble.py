@@ -1,5 +1,6 @@
 """The lab's ZooKeeper ensemble: it survives the loss of one server, stops without a quorum, and loses no data."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,6 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.connection import _CONNECTION_DROP
 
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.errors import Unavailable
@@ -107,6 +109,30 @@ def test_transaction_in_the_log_of_only_one_server_is_not_committed(tmp_path: Pa
             client.create("/kept-by-one")
         assert created(alone) == ["/kept-by-most", "/kept-by-one"]
         assert created(ensemble) == ["/kept-by-most"]
+
+
+def test_session_with_a_damaged_number_of_the_last_transaction_connects_again_and_reads_nothing_older(
+    ensemble: ZooKeeperEnsemble,
+) -> None:
+    """All servers refuse a client that names a transaction of the future: a process had no ZooKeeper for a session.
+
+    The number is forgotten at once now, and the next server first applies all that the session has written.
+    """
+    client = connect(ensemble.connect, timedelta(seconds=6), timedelta(seconds=15))
+    try:
+        client.create("/numbered", b"0")
+        session = client.client_id
+        for number in range(1, 21):
+            client.set("/numbered", str(number).encode())
+            client.last_zxid += 2**40
+            client._call(_CONNECTION_DROP, client.handler.async_result())
+            began = time.monotonic()
+            eventually(lambda: client.connected and client.last_zxid < 2**40)
+            assert client.get("/numbered")[0] == str(number).encode()
+            assert time.monotonic() - began < 3.0
+        assert client.client_id == session
+    finally:
+        disconnect(client)
 
 
 def test_a_comma_list_of_zookeeper_servers_works_while_one_is_down(zookeeper: ZooKeeperServer) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -28,12 +29,14 @@ from kazoo.exceptions import (
     ConnectionDropped,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NoNodeError,
     SASLException,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.handlers.utils import fileobj_to_fd
-from kazoo.protocol.serialization import Auth, GetChildren, GetChildren2
+from kazoo.protocol.serialization import Auth, CheckVersion, GetChildren, GetChildren2, Transaction
 from kazoo.security import ACL
 
 from autothrottle.adapters.zookeeper.security import Login, ZooKeeperSecurity
@@ -94,10 +97,8 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         """(ip, port) -> whether that server speaks TLS."""
         self.warns_of_refusals = False
         """Whether to log each refusal; otherwise the user of the client reports the first one."""
-        self._session_seconds = session_timeout.total_seconds()
-        self._refused_since: float | None = None
-        """When a server first closed a new connection since the last successful one, on the monotonic clock; None: none
-        has."""
+        self._may_read_back = False
+        """Whether the next connection may reach a server with older data than this client has seen."""
         self._read_unchecked = self._connection._read_socket
         self._connection._read_socket = self._read_socket
         self._connect_unsecured = self._connection._connect
@@ -124,32 +125,36 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
             self._connection.sasl_options = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
         try:
             timeouts = self._connect_unsecured(host, ip, port)
-        except (ConnectionDropped, AuthFailedError, SASLException, RuntimeError) as error:
+            if self._may_read_back:
+                self._catch_up(timeouts[1] / 1_000)
+        except (SessionExpiredError, KazooTimeoutError):
+            raise
+        except Exception as error:  # also that of a damaged answer
             if reason := self._reason(error, host, ip, port):
                 self._refuse(host, port, reason)
                 raise ServerRefusal(reason) from error
-            if self._connection._socket is not None:
-                self._forget_zxid_in_time()
+            if self._connection._socket is not None and self.last_zxid:
+                self.last_zxid, self._may_read_back = 0, True
             # After other errors than a dropped connection, kazoo would end the client.
             raise ConnectionDropped(str(error)) from error
         self.refusals.clear()
         self._ended_logins.clear()
         self.security.reported.clear()
         self.logged_in.set()
-        self._refused_since = None
         return timeouts
 
-    def _forget_zxid_in_time(self) -> None:
-        """Forget the last transaction once servers have refused this client for a session timeout.
+    def _catch_up(self, timeout: float) -> None:
+        """Let the server apply all transactions that this client has seen, before it answers anything.
 
-        A server that has not seen this transaction refuses the client. One that lags does so for a moment, and without
-        the number the session could read older data there than it has written. After a damaged number, all servers
-        refuse. After a session timeout the session is over anyway, and a new one begins without a number.
+        A client names the last transaction that it has seen, and a server that has not seen it refuses the client. That
+        server may lag, or the number was damaged on the way, and then all servers refuse. So the next connection names
+        none. A transaction that changes nothing takes its place: the server answers it after all earlier ones.
         """
-        refused_at = time.monotonic()
-        self._refused_since = refused_at if self._refused_since is None else self._refused_since
-        if refused_at - self._refused_since >= self._session_seconds:
-            self.last_zxid = 0
+        connection = self._connection
+        connection._xid += 1
+        with suppress(NoAuthError):  # the root is hidden from us; the refusal has its place in the order, too
+            self.last_zxid = connection._invoke(timeout, _NO_CHANGE, connection._xid) or 0
+        self._may_read_back = False
 
     def _refuse(self, host: str, port: int, reason: str) -> None:
         if self.warns_of_refusals and reason not in self.security.reported:
@@ -250,6 +255,8 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
 
 
 _DAMAGED = "an answer of ZooKeeper is damaged"
+
+_NO_CHANGE = Transaction([CheckVersion("/", -1)])
 
 
 def _guarded(request: Any) -> Any:

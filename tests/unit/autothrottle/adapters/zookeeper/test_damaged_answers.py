@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from kazoo.exceptions import ConnectionDropped, ConnectionLoss, KazooException
-from kazoo.protocol.serialization import ReplyHeader
+from kazoo.protocol.serialization import CheckVersion, ReplyHeader, Transaction
 
 from autothrottle.adapters.zookeeper.bulk import get_many_async
 from autothrottle.adapters.zookeeper.client import SecuredClient
@@ -89,43 +90,70 @@ def test_call_whose_answer_has_an_unknown_error_code_fails_at_once(client: Secur
         answers[0].get(timeout=1)
 
 
-def test_number_of_a_transaction_that_no_server_has_is_forgotten_after_a_session_timeout(
-    client: SecuredClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every server refuses a client that has seen a later transaction. After a flipped bit it never connected again.
+@pytest.fixture
+def refused(client: SecuredClient, monkeypatch: pytest.MonkeyPatch) -> SecuredClient:
+    """A client that has seen transaction 6, which a server refuses for it, and then reaches a server."""
+    refusals = iter([ConnectionDropped("socket connection broken")])
 
-    A server that lags refuses it, too. When the number was forgotten at once, the session could read older data there
-    than it had written.
-    """
-    zxids: list[int] = []
+    def connect(host: str, ip: str, port: int) -> tuple[int, int]:
+        for error in refusals:
+            raise error
+        assert client.last_zxid == 0
+        return 1_000, 1_000
 
-    def refuse(host: str, ip: str, port: int) -> None:
-        zxids.append(client.last_zxid)
-        raise ConnectionDropped("socket connection broken")
-
-    monkeypatch.setattr(client, "_connect_unsecured", refuse)
+    monkeypatch.setattr(client, "_connect_unsecured", connect)
     monkeypatch.setattr(client, "_accepts_only_tls", lambda ip, port: False)
-    client._connection._socket = object()
+    client._connection._socket, client._connection._xid = object(), 0
     answered(client, REQUESTS["exists"], ReplyHeader(7, 6, -101), b"")
-    for _ in range(3):
-        with pytest.raises(ConnectionDropped):
-            client._connect("h", "127.0.0.1", 1)
-    assert client._refused_since is not None
-    client._refused_since -= client._session_seconds
-    for _ in range(2):
-        with pytest.raises(ConnectionDropped):
-            client._connect("h", "127.0.0.1", 1)
-    assert zxids == [6, 6, 6, 6, 0]
+    assert client.last_zxid == 6
+    with pytest.raises(ConnectionDropped):
+        client._connect("h", "127.0.0.1", 1)
+    return client
 
 
-def test_servers_that_refused_long_ago_count_from_the_next_refusal(
-    client: SecuredClient, monkeypatch: pytest.MonkeyPatch
+def answer_next_request(client: SecuredClient, header: ReplyHeader | Exception) -> list[tuple[Any, int | None]]:
+    """Let the next request of the connection be answered, and return all requests."""
+    requests: list[tuple[Any, int | None]] = []
+
+    def read(timeout: float) -> tuple[ReplyHeader, bytes, int]:
+        if isinstance(header, Exception):
+            raise header
+        return header, b"", 0
+
+    client._connection._submit = lambda request, timeout, xid=None: requests.append((request, xid))
+    client._connection._read_header = read
+    return requests
+
+
+@pytest.mark.parametrize(("code", "zxid"), [(0, 8), (-102, 0)], ids=["applied", "root-is-hidden"])
+def test_server_that_refuses_the_last_transaction_is_asked_to_catch_up(
+    refused: SecuredClient, code: int, zxid: int
 ) -> None:
-    """Otherwise the first server that lags after a restart of the ensemble would be believed at once."""
-    monkeypatch.setattr(client, "_connect_unsecured", lambda host, ip, port: (1, 1))
-    client._refused_since = 0.0
-    client._connect("h", "127.0.0.1", 1)
-    assert client._refused_since is None
+    """Every server refuses a client that names a later transaction. After a flipped bit it never connected again.
+
+    A server that lags refuses it, too. When the number was just forgotten, the session read older data than it wrote.
+    """
+    requests = answer_next_request(refused, ReplyHeader(1, 8, code))
+    refused._connect("h", "127.0.0.1", 1)
+    assert requests == [(Transaction([CheckVersion("/", -1)]), 1)]
+    assert refused.last_zxid == zxid
+    refused.last_zxid = 0
+    refused._connect("h", "127.0.0.1", 1)
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [ReplyHeader(1, 8, -77), ReplyHeader(1, 8, -101), ReplyHeader(2, 8, 0), struct.error("unpack requires 16 bytes")],
+    ids=["code", "another-code", "id", "short"],
+)
+def test_connection_whose_server_has_not_caught_up_is_not_used(
+    refused: SecuredClient, answer: ReplyHeader | Exception
+) -> None:
+    answer_next_request(refused, answer)
+    with pytest.raises(ConnectionDropped):
+        refused._connect("h", "127.0.0.1", 1)
+    assert refused._may_read_back
 
 
 class Numbered:

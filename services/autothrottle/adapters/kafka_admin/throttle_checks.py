@@ -68,6 +68,8 @@ class Rounds:
     """Maximum number of resources in one reading."""
     tick: float
     """Least time between two readings, seconds."""
+    sent_at: float = -math.inf
+    """When the last reading was sent, on the monotonic clock."""
     _last_requests: dict[ConfigResource, float] = field(default_factory=dict)
 
     def due(
@@ -207,25 +209,28 @@ class ThrottleChecks:
         rates = {r: keys for r, keys in needed.rates.items() if r.broker_id in self._brokers - silent}
         self._of_rates.at_once = BROKERS_AT_ONCE - (_SILENT_AT_ONCE if silent else 0)
         suspects = {resource for resource, _ in self._rates.suspected}
-        return self._check_rates(rates, self._of_rates.due(rates, ROUND_TICKS * self._tick, now, suspects))
+        due = self._of_rates.due(rates, ROUND_TICKS * self._tick, now, suspects)
+        return self._check_rates(rates, due, self._of_rates)
 
     def _read_silent_brokers(self, needed: NeededThrottles, now: float) -> float:
         silent = self._silent_brokers(needed)
         rates = {r: keys for r, keys in needed.rates.items() if r.broker_id in self._brokers & silent}
         others = len(needed.rates) - len(rates)
         self._of_silent.at_once = max(_SILENT_AT_ONCE, BROKERS_AT_ONCE - others)
-        return self._check_rates(rates, self._of_silent.due(rates, _SILENT_TICKS * self._tick, now))
+        due = self._of_silent.due(rates, _SILENT_TICKS * self._tick, now)
+        return self._check_rates(rates, due, self._of_silent)
 
     def _silent_brokers(self, needed: NeededThrottles) -> frozenset[int]:
         with self._lock:
             self._silent &= {resource.broker_id for resource in needed.rates}
             return self._silent
 
-    def _check_rates(self, rates: Needed, due: Sequence[ConfigResource]) -> float:
-        """Read the rates that are due; return the time until a tick after the requests."""
+    def _check_rates(self, rates: Needed, due: Sequence[ConfigResource], rounds: Rounds) -> float:
+        """Read the rates that are due, a tick after the last ones, however long it took to choose them."""
         if not due:
             return 0.0
-        sent = time.monotonic()
+        self._closing.wait(max(0.0, rounds.sent_at + self._tick - time.monotonic()))
+        rounds.sent_at = time.monotonic()
         answers = self._kafka.broker_configs([r.broker_id for r in due], timeout=BROKER_PATIENCE)
         with self._lock:
             back = self._silent & answers.values.keys()
@@ -233,7 +238,7 @@ class ThrottleChecks:
         self._publish([(f"broker {b} answers again", False) for b in sorted(back & self._brokers)])
         current = current_throttles(answers.values, ConfigResource.broker)
         self._report_edits({resource: rates[resource] for resource in due}, current, self._rates)
-        return sent + self._tick - time.monotonic()
+        return 0.0
 
     def _report_edits(self, needed: Needed, current: Throttles, foreign_edits: ForeignEdits) -> None:
         current_edits = edits(needed, current, self._entries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -20,6 +20,7 @@ from autothrottle.core.operators.plan_refusals import (
 )
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.records import Allowances
 from autothrottle.ports.kafka import FetchSettingsSource, SnapshotSource
 from autothrottle.ports.services import ClusterSource, StorageMetrics, StorageMetricsSource
@@ -111,7 +112,7 @@ class PlanCheck:
             {b: broker.rack for b, broker in brokers.items()},
             {b for b, broker in brokers.items() if broker.cordoned},
             metrics.storage_free,
-            metrics.sizes_of({topic for topic, _ in assignments})[0],
+            self._sizes(metrics, {topic for topic, _ in changed}, read),
             settings.min_in_sync_replicas,
         )
         refused = refusals(cluster, judged, allowances)
@@ -119,6 +120,22 @@ class PlanCheck:
         if refused and not allowances.skip_refused:
             raise refusal_error(refused, len(accepted))
         return CheckedPlan(accepted, refused, tuple(warnings), snapshot)
+
+    def _sizes(self, metrics: StorageMetrics, topics: Set[str], read: _Readings) -> Mapping[TopicPartitionKey, int]:
+        """Return the sizes of partitions. If the sample has names of Datadog, only all topics tell whose size it is."""
+        if metrics.has_exact_names or not metrics.sizes:
+            return metrics.sizes
+        cluster = read(
+            "sizes of partitions, whose topics have other names in Datadog", self.cluster.fetch_cluster, None
+        )
+        if cluster is None:
+            return {}
+        size_of, unclear = metrics.sizes_of({partition.topic for partition in cluster.partitions})
+        read.warnings.extend(
+            f"not checked, because its size is unknown: {topic} ({unclear[topic]})"
+            for topic in sorted(topics & unclear.keys())
+        )
+        return size_of
 
     def _storage(self, broker_ids: frozenset[int], timeout: timedelta) -> StorageMetrics:
         try:

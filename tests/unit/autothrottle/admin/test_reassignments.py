@@ -15,6 +15,7 @@ from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle.runtime.logs import JsonFormat
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, applier_pb2, applier_pb2_grpc, types_pb2
@@ -361,3 +362,24 @@ def test_an_old_sample_of_storage_refuses_nothing(services: InProcessServices, s
     assert submit(stub, validate_only=True).submitted == 2
     services.storage.metrics = StorageMetrics(sizes, {1003: 0}, datetime.now(UTC))
     assert "do not fit" in refusal(lambda: submit(stub, validate_only=True))[1]
+
+
+def test_size_of_another_topic_with_the_same_name_in_datadog_refuses_nothing(
+    services: InProcessServices, stub: Any
+) -> None:
+    """Datadog has one name for a_b and a__b. A plan for one of them was judged by the size of the other one."""
+    services.cluster.add_topic("a__b", {0: (1001, 1002)})
+    both = tuple(PartitionReplicas(topic, 0, (1001, 1002)) for topic in ("a_b", "a__b"))
+    services.storage.metrics = StorageMetrics(
+        {("a_b", 0): 10**12}, {1003: 10**6}, datetime.now(UTC), has_exact_names=False
+    )
+    target = types_pb2.PartitionTarget(topic="a__b", partition=0, replicas=[1003, 1002])
+    services.placement.cluster = PlacementCluster({}, both[1:])
+    assert "does not fit" in refusal(lambda: submit(stub, target, validate_only=True))[1]
+    services.placement.cluster = PlacementCluster({}, both)
+    (warning,) = submit(stub, target, validate_only=True).warnings
+    assert warning.startswith(
+        "not checked, because its size is unknown: a__b (Datadog has one name, a_b, for the topics"
+    )
+    services.placement.unavailable(True)
+    assert any("names in Datadog" in warning for warning in submit(stub, target, validate_only=True).warnings)

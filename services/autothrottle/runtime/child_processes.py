@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -140,24 +140,37 @@ _ERRORS: Mapping[str, type[AutothrottleError]] = {
 }
 """Name -> error that a caller can act on."""
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_OWN_CONTROL_GROUP = Path("/proc/self/cgroup")
 
 
 def memory_limit() -> int:
     """Return the largest address space of a process now, bytes.
 
-    It is `MOST_MEMORY`, the process's share of what its container has left, or the limit of this process
-    (`ulimit -v`), whichever is least. A container that reaches its limit may end as a whole, and the loop with it.
+    It is `MOST_MEMORY`, the process's share of what its container or unit of systemd has left, or the limit of this
+    process (`ulimit -v`), whichever is least. A container that reaches its limit may end as a whole, and the loop with
+    it.
     """
     own = resource.getrlimit(resource.RLIMIT_AS)[0]
     most = MOST_MEMORY if own == resource.RLIM_INFINITY else min(MOST_MEMORY, own)
+    return min([most, *(left // MOST_PROCESSES for left in _memory_left())])
+
+
+def _memory_left() -> Iterator[int]:
+    """Yield the bytes that are left in the control group (version 2) of this process, and in each one around it."""
     try:
-        largest = int((_CONTROL_GROUP / "memory.max").read_text())
-        lines = (_CONTROL_GROUP / "memory.stat").read_text().splitlines()
-        used = next(int(line.split()[1]) for line in lines if line.startswith("anon "))
-    except (OSError, ValueError, StopIteration):  # no limit, or no control groups of version 2
-        return most
-    return min(most, max(largest - used, 0) // MOST_PROCESSES)
+        lines = _OWN_CONTROL_GROUP.read_text().splitlines()
+    except OSError:
+        return
+    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    for path in (group := _CONTROL_GROUPS / name, *group.parents):
+        if not path.is_relative_to(_CONTROL_GROUPS):
+            return
+        # A group without a limit has the text "max", and the outermost one may lack the files.
+        with suppress(OSError, ValueError, StopIteration):
+            largest = int((path / "memory.max").read_text())
+            counts = (path / "memory.stat").read_text().splitlines()
+            yield max(largest - next(int(line.split()[1]) for line in counts if line.startswith("anon ")), 0)
 
 
 def answer_work(function: Callable[[Any], bytes]) -> None:

@@ -121,11 +121,23 @@ def test_a_process_ends_when_its_caller_has_left(processes: ChildProcesses, tmp_
     ("largest", "limit"),
     [("max", MOST_MEMORY), ("512000000", 206_000_000), ("50000000", 0), ("8000000000", MOST_MEMORY)],
 )
-def test_two_processes_fit_into_a_container(
-    largest: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "limited"),
+    [("/", "."), ("/system.slice/a.service", "system.slice/a.service"), ("/system.slice/a.service", "system.slice")],
+    ids=["container", "unit", "slice"],
+)
+def test_two_processes_fit_into_a_container_or_unit(
+    name: str, limited: str, largest: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container that reaches its limit of memory may be ended as a whole."""
-    (tmp_path / "memory.max").write_text(f"{largest}\n")
-    (tmp_path / "memory.stat").write_text("file 5\nanon 100000000\n")
-    monkeypatch.setattr(child_processes, "_CONTROL_GROUP", tmp_path)
+    """A container that reaches its limit of memory may be ended as a whole.
+
+    Only the outermost group was read, so that `MemoryMax` of a unit of systemd did not count.
+    """
+    groups, own_group = tmp_path / "groups", tmp_path / "own"
+    own_group.write_text(f"4:memory:/elsewhere\n0::{name}\n")
+    (groups / name[1:]).mkdir(parents=True)
+    (groups / limited / "memory.max").write_text(f"{largest}\n")
+    (groups / limited / "memory.stat").write_text("file 5\nanon 100000000\n")
+    monkeypatch.setattr(child_processes, "_CONTROL_GROUPS", groups)
+    monkeypatch.setattr(child_processes, "_OWN_CONTROL_GROUP", own_group)
     assert child_processes.memory_limit() == limit

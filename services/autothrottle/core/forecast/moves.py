@@ -20,8 +20,8 @@ _Brokers = tuple[int, ...]
 def running_moves(snapshot: Snapshot, sizes: LogSizes) -> tuple[RunningMove, ...]:
     """Return the moves of all reassignments, ordered by topic and first partition.
 
-    A move ends when the slowest of its flows ends, and not later than its topic. At its start, before the copy rate is
-    known, the throttles determine the end.
+    A move ends when the slowest of its flows ends, and not later than its topic and all reassignments. At its start,
+    before the copy rate is known, the throttles determine the end.
 
     Args:
         snapshot: the reassignments and their progress.
@@ -35,9 +35,14 @@ def running_moves(snapshot: Snapshot, sizes: LogSizes) -> tuple[RunningMove, ...
         topic_end = topic_progress.eta if topic_progress is not None else None
         for move, flows in of_topic:
             flows_end = _end(flows, progress) if len(of_topic) > 1 else topic_end
-            measured = min(flows_end, topic_end) if flows_end and topic_end else flows_end or topic_end
-            moves.append(replace(move, eta=measured or static_end(progress, flows, throttles)))
+            end = _first(flows_end, topic_end) or static_end(progress, flows, throttles)
+            moves.append(replace(move, eta=end and _first(end, progress.eta)))
     return tuple(moves)
+
+
+def _first(*times: datetime | None) -> datetime | None:
+    """Return the first of these times that are known; None: none is."""
+    return min((time for time in times if time is not None), default=None)
 
 
 def _moves(reassignment: TopicReassignment, sizes: LogSizes) -> Iterator[tuple[RunningMove, frozenset[Flow]]]:

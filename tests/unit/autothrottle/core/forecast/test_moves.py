@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
@@ -61,3 +62,14 @@ def test_a_move_ends_not_later_than_its_topic() -> None:
 def test_what_is_not_known_is_absent() -> None:
     for move in running_moves(moving("t", progress=False), sizes(b2_p0=1)):
         assert (move.bytes_left, move.eta) == (None, None)
+
+
+def test_a_move_whose_leader_has_changed_ends_not_later_than_all_reassignments() -> None:
+    """After a leader died, a list of moves had one that ended half an hour after "all done".
+
+    The new flow has copied little yet, and the end of its topic is unknown.
+    """
+    snapshot = moving("t")
+    assert snapshot.progress is not None
+    snapshot = replace(snapshot, progress=replace(snapshot.progress, eta=NOON + MINUTE / 2))
+    assert [move.eta for move in running_moves(snapshot, LogSizes())] == [NOON + MINUTE / 2] * 2

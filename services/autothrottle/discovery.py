@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TypeVar
 
 import grpc
 
 from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest
-from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.ports.kafka import (
     FetchSettingsSource,
     LogSizeSource,
@@ -75,6 +75,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         quotas: QuotaSource,
         sizes: LogSizeSource | None = None,
         settings: FetchSettingsSource | None = None,
+        problem: Callable[[], str] = str,
     ) -> None:
         """Serve from these sources.
 
@@ -83,17 +84,21 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             quotas: client quotas and their ledger.
             sizes: log sizes; None: unknown, calls fail with Invalid.
             settings: broker and topic settings; None: unknown, calls fail with Invalid.
+            problem: why the source cannot read the cluster now; "": it can, as far as it knows.
         """
         self._source, self._sent = source, _SentSnapshots()
         self._sizes, self._settings, self._quotas = sizes, settings, quotas
+        self._problem = problem
         self._failed = False
 
     def check(self) -> None:
-        """Read a snapshot if the last one failed.
+        """Check that the cluster can be read; a snapshot is read only if the last one failed.
 
         Raises:
-            AutothrottleError: it failed again.
+            AutothrottleError: it cannot.
         """
+        if problem := self._problem():
+            raise Unavailable(problem)
         if self._failed:
             self._fetch(ANY_SNAPSHOT, _CHECK_TIMEOUT)
 

@@ -25,7 +25,7 @@ from autothrottle.adapters.state_store.ledger import LedgeredQuotas, QuotaReader
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.composition.state import StateStores, ZooKeeperState
 from autothrottle.composition.zookeeper_cluster import ZooKeeperCluster
-from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
+from autothrottle.ports.kafka import FetchSettingsSource, FollowedCluster, PermissionSource
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.shutdown import Shutdown
 
@@ -114,7 +114,7 @@ class AdminCluster(_AdminApi):
         super().__init__(configuration, stack, state)
         self._configuration = configuration
 
-    def snapshots(self, progress: ProgressReader | None) -> SnapshotSource:
+    def snapshots(self, progress: ProgressReader | None) -> FollowedCluster:
         ledger, poll = self._stores.ledger_reader(), self._configuration.discovery_poll
         return self._closing(AdminSnapshots(self._kafka, ledger, poll, progress))
 

@@ -128,7 +128,9 @@ class Composition:
     def discovery(self) -> Servicer:
         cluster = self.cluster
         source = cluster.snapshots(cluster.progress())
-        servicer = DiscoveryServicer(source, cluster.quota_source(), cluster.log_sizes, cluster.fetch_settings)
+        servicer = DiscoveryServicer(
+            source, cluster.quota_source(), cluster.log_sizes, cluster.fetch_settings, lambda: source.problem
+        )
         registration = self._needing_state_store(servicer)
         self.health.add("kafka", servicer.check, service="autothrottle.v1.DiscoveryService")
         return registration

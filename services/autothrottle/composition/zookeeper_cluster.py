@@ -26,10 +26,10 @@ from autothrottle.ports.kafka import (
     BrokerRegistry,
     ConfigWriter,
     FetchSettingsSource,
+    FollowedCluster,
     PermissionSource,
     QuotaSource,
     Reassigner,
-    SnapshotSource,
 )
 from autothrottle.ports.services import ClusterSource, StorageMetricsSource
 from autothrottle.runtime.configuration import Configuration
@@ -63,7 +63,7 @@ class ZooKeeperCluster:
         """The background reader of log sizes; None without the Admin API."""
         return None
 
-    def snapshots(self, progress: ProgressReader | None) -> SnapshotSource:
+    def snapshots(self, progress: ProgressReader | None) -> FollowedCluster:
         return self._stack.closing(
             ZooKeeperSnapshots(self._discovery_session, self._paths, self._state.paths, progress)
         )

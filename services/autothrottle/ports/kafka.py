@@ -61,6 +61,14 @@ class SnapshotSource(Protocol):
         """
 
 
+class FollowedCluster(SnapshotSource, Protocol):
+    """A source that also looks at the cluster by itself, between the snapshots."""
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot read the cluster now, one sentence; "": it can, as far as it knows."""
+
+
 class BrokerRegistry(Protocol):
     """Looks up broker registrations without a snapshot."""
 

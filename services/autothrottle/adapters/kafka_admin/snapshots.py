@@ -81,7 +81,7 @@ class _Poll:
 
 
 class AdminSnapshots:
-    """The cluster according to Kafka's admin API; a `SnapshotSource`. Thread-safe.
+    """The cluster according to Kafka's admin API; a `FollowedCluster`. Thread-safe.
 
     During reassignments, throttles are read only of topics that are being reassigned or are in the ledger. Otherwise
     they are read of all topics.
@@ -145,6 +145,10 @@ class AdminSnapshots:
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watchers.add(notify)
+
+    @property
+    def problem(self) -> str:
+        return self._poll.error
 
     # Reading.
 

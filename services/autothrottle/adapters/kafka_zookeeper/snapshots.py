@@ -116,7 +116,7 @@ _FOLLOW_TIMEOUT_SECONDS = 60.0
 
 
 class ZooKeeperSnapshots:
-    """The cluster as ZooKeeper shows it; a `SnapshotSource`. Thread-safe."""
+    """The cluster as ZooKeeper shows it; a `FollowedCluster`. Thread-safe."""
 
     def __init__(
         self,
@@ -194,6 +194,10 @@ class ZooKeeperSnapshots:
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watchers.add(notify)
+
+    @property
+    def problem(self) -> str:
+        return ""  # the state store has the same ZooKeeper, and a check of its own
 
     @contextmanager
     def _locked(self, deadline: float, timeout: timedelta) -> Iterator[None]:

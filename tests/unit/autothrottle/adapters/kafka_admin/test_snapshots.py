@@ -25,7 +25,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, SnapshotRequest
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
 from autothrottle.core.throttles.changes import Change, Edit
-from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource, Term
+from autothrottle.ports.kafka import FollowedCluster, SnapshotEvent, Term
 from tests.builders import eventually, reassignment
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger
@@ -48,7 +48,7 @@ class Subject:
         self.events: list[SnapshotEvent] = []
         self.kafka.controllers = reaches_controllers
         self.admin = AdminSnapshots(self.kafka, self.ledger, poll, check_tick=CHECK_TICK)
-        self.source: SnapshotSource = self.admin
+        self.source: FollowedCluster = self.admin
         self.admin.watch_snapshots(self._record)
 
     def _record(self, event: SnapshotEvent) -> None:
@@ -410,8 +410,10 @@ def test_change_is_reported_again_after_a_snapshot_that_missed_it(subject: Subje
 def test_poll_goes_on_after_an_error_and_logs_it_once(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
     subject.kafka.failures["reassignments"] = Unavailable("no controller")
     subject.await_calls("reassignments", 4)
+    assert subject.source.problem == "no controller"
     subject.kafka.failures.clear()
     subject.start_reassignment()
+    eventually(lambda: not subject.source.problem)
     assert [m for m in caplog.messages if "cannot be read" in m] == ["The cluster cannot be read: no controller"]
 
 

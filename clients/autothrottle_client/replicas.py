@@ -449,7 +449,10 @@ class Replicas:
                         no_leader = no_leader if error.leader_address else error
         if no_leader is not None:
             raise no_leader
-        raise Unavailable(f"{self.service} is unavailable: {'; '.join(failures + self._names.problems())}{_FIX}")
+        # A replica that answers has written the fix itself.
+        failures += self._names.problems()
+        fix = "" if all("Fix: " in failure for failure in failures) else _FIX
+        raise Unavailable(f"{self.service} is unavailable: {'; '.join(failures)}{fix}")
 
     def _with_leaders(self, leaders: list[str], deadline: float) -> Generator[Replica, None, None]:
         """Yield the candidates, and the replica at each address that the caller appends to `leaders`."""

@@ -18,7 +18,7 @@ from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsCl
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.flows import Flow
-from autothrottle.core.cluster.snapshot import SnapshotRequest, TopicPartition
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, PlannerState, Submission
@@ -454,6 +454,19 @@ def test_without_reachable_replicas_the_error_names_all_addresses_at_once() -> N
     assert str(error.value).startswith("discovery is unavailable: ")
     assert UNUSED_ADDRESS in str(error.value) and "127.0.0.1:2" in str(error.value)
     assert stopwatch.seconds < AT_ONCE
+
+
+def test_an_unavailable_replica_that_names_the_fix_gets_no_second_one(serve: Serve) -> None:
+    """During an outage of Kafka, callers read "check that it runs and listens", twice, of a process that answered."""
+
+    class WithoutBrokers(MemoryCluster):
+        def fetch_snapshot(self, *_: object, **__: object) -> Snapshot:
+            raise Unavailable("no broker answers. Fix: start one")
+
+    address = serve(Discovery(WithoutBrokers())).address
+    with discovery(address) as client, pytest.raises(Unavailable) as error:
+        client.fetch_snapshot(timeout=timedelta(seconds=0.5))
+    assert str(error.value) == f"discovery is unavailable: {address}: no broker answers. Fix: start one"
 
 
 def test_an_error_other_than_unavailable_is_not_retried(serve: Serve, cluster: MemoryCluster) -> None:

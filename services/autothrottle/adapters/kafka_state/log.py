@@ -55,6 +55,8 @@ _REREAD_SECONDS = 60.0
 """Least time between two readings of the whole log because a process has another tree."""
 _FOREIGN_RECORDS = 10_000
 """A topic whose first records are that many of other programs, and none of ours, is not ours."""
+_OUTAGE_SECONDS = 1.0
+"""How long an operation waits for a topic that has not answered for the silence limit."""
 _REPORT_SECONDS = 60.0
 """Least time between two lines about records of other parties, and between two tracebacks."""
 
@@ -203,7 +205,14 @@ class StateLog:
 
     @contextmanager
     def synced(self, deadline: float) -> Iterator[Tree]:
-        """Give the tree with all edits that were acknowledged before the call. Other threads wait meanwhile."""
+        """Give the tree with all edits that were acknowledged before the call. Other threads wait meanwhile.
+
+        While the topic does not answer at all, this fails after a second: a caller should get the reason in time.
+        """
+        self._start()
+        with self._changed:
+            if not self._changed.wait_for(self._answers, min(_OUTAGE_SECONDS, max(0.0, deadline - time.monotonic()))):
+                raise self._unavailable()
         self.append(StateEdit(), deadline)
         with self._changed:
             yield self._reader.tree
@@ -261,6 +270,9 @@ class StateLog:
             if self._reader.is_ready and age <= self.silence_limit:
                 return ""
             return f"the state topic {self.name} {self._problem or f'has not been read for {age:.0f} s'}"
+
+    def _answers(self) -> bool:
+        return time.monotonic() - self._last_contact <= self.silence_limit or self._closed.is_set()
 
     def _unavailable(self) -> Unavailable:
         problem = self.problem() or f"the state topic {self.name} did not confirm a record in time"

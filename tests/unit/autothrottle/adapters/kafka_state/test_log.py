@@ -68,6 +68,17 @@ def test_a_process_without_connection_fails_and_says_why(processes: Processes, l
     eventually(lambda: not log.problem())
 
 
+def test_a_caller_gets_the_reason_of_an_outage_before_its_own_deadline(processes: Processes, log: StateLog) -> None:
+    """Reads waited for the topic as long as operators' calls last. Commands said that admin does not answer."""
+    put(log, "1")
+    processes.topic(log).is_cut = True
+    eventually(log.problem)
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="cannot be read: no broker answers"), log.synced(soon()):
+        pass
+    assert 0.9 < time.monotonic() - began < 3.0
+
+
 def test_a_leader_that_answers_reads_at_once_without_records_is_asked_at_intervals(
     processes: Processes, log: StateLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

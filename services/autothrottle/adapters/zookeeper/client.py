@@ -37,9 +37,11 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.handlers.utils import fileobj_to_fd
 from kazoo.protocol.serialization import Auth, CheckVersion, GetChildren, GetChildren2, Transaction
+from kazoo.protocol.states import KazooState
 from kazoo.security import ACL
 
 from autothrottle.adapters.zookeeper.security import Login, ZooKeeperSecurity
+from autothrottle.core.errors import Unavailable
 from autothrottle.core.retries import SESSION
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,12 @@ _PARENT_ACL_SECONDS = 60.0
 """How long the ACL of a parent outside of our tree is used for new nodes."""
 
 _PARENT_TIMEOUT_SECONDS = 2.0
+
+_LONG_LOSS_SECONDS = 4.0
+"""After so long without a connection, callers do not wait for it. An ensemble elects a new leader in less."""
+
+_LOSS_PATIENCE = 1.0
+"""How long a caller waits for a connection that was lost long ago, seconds."""
 
 
 class ServerRefusal(ConnectionDropped):  # type: ignore[misc]
@@ -104,12 +112,40 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         self._connect_unsecured = self._connection._connect
         self._connection._connect = self._connect
         self._parent_acls: dict[str, tuple[float, list[ACL] | None]] = {}
+        self._is_reached = threading.Event()
+        self._is_reached.set()
+        self._loss_time = 0.0
+        """When the last connection was lost, on the monotonic clock."""
+        self.add_listener(self._note_state)
 
     @property
     def refusal(self) -> str:
         """Why every server refuses this client; "": not each of them has refused it."""
         servers = {(host, port) for host, port in self.hosts}
         return next(iter(self.refusals.values())) if servers and servers <= self.refusals.keys() else ""
+
+    def require_connection(self) -> None:
+        """Check that the connection was not lost long ago. Otherwise wait a second for it.
+
+        So a caller gets the reason before its own deadline.
+
+        Raises:
+            Unavailable: there was no connection for `_LONG_LOSS_SECONDS`, and there is none now.
+        """
+        seconds = time.monotonic() - self._loss_time
+        if not self._is_reached.is_set() and seconds > _LONG_LOSS_SECONDS and not self._is_reached.wait(_LOSS_PATIENCE):
+            servers = ", ".join(f"{host}:{port}" for host, port in self.hosts)
+            raise Unavailable(
+                f"no ZooKeeper server of {servers} has answered for {seconds:.0f} s. Fix: start them, a majority must "
+                "run, or check the network to them"
+            )
+
+    def _note_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._is_reached.set()
+        elif self._is_reached.is_set():
+            self._loss_time = time.monotonic()
+            self._is_reached.clear()
 
     # Connecting.
 

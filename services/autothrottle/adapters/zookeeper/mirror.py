@@ -23,6 +23,7 @@ from kazoo.protocol.states import Callback, KazooState
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.state_store.nodes import NodeFollower
 from autothrottle.adapters.zookeeper.bulk import DENIED, Node, get_many_async, watch_many_async
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable
@@ -324,7 +325,7 @@ class FollowedNode(NodeFollower):
     """Enough for a burst such as 50 overrides at once."""
 
     def __init__(
-        self, client: KazooClient, path: str, name: str, timeout: timedelta, with_children: bool = False
+        self, client: SecuredClient, path: str, name: str, timeout: timedelta, with_children: bool = False
     ) -> None:
         """Start to follow the node; `name` describes its content in messages."""
         super().__init__(name, f"zookeeper-{name}")
@@ -348,6 +349,7 @@ class FollowedNode(NodeFollower):
         Raises:
             Unavailable: ZooKeeper does not answer in time.
         """
+        self._client.require_connection()
         self._newest_ticket = ticket = next(self._tickets)
         with self._read_lock:
             if ticket > self._served:

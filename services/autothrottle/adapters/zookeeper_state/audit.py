@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kazoo.client import KazooClient, TransactionRequest
+from kazoo.client import TransactionRequest
 from kazoo.exceptions import BadVersionError, NoAuthError, NodeExistsError, NoNodeError, RolledBackError
 from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.state_store.nodes import NodeEdit, StoredNode
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, translated_errors
@@ -46,7 +47,7 @@ class AuditTrail:
     """Changes nodes together with their audit records, and reads the newest records. Thread-safe."""
 
     def __init__(
-        self, client: KazooClient, own: OwnPaths, timeout: timedelta, records_kept: int = MAX_AUDIT_RECORDS
+        self, client: SecuredClient, own: OwnPaths, timeout: timedelta, records_kept: int = MAX_AUDIT_RECORDS
     ) -> None:
         self._client, self._own, self._records_kept = client, own, records_kept
         self._timeout = timeout.total_seconds()
@@ -149,6 +150,7 @@ class AuditTrail:
         Raises:
             Unavailable: no attempt succeeded within the timeout.
         """
+        self._client.require_connection()
         deadline = time.monotonic() + self._timeout
         if not self._turn.acquire(timeout=self._timeout):
             raise self._contention()
@@ -168,6 +170,7 @@ class AuditTrail:
 
     def newest(self, limit: int) -> AuditReading:
         """Return the newest records, newest first, and which of them cannot be read."""
+        self._client.require_connection()
         with translated_errors("reading the audit records"):
             return self._newest(limit)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kazoo.client import KazooClient
-
 from autothrottle.adapters.state_store.nodes import FollowedNodes, Trail
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
@@ -18,7 +17,7 @@ from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
 class ZooKeeperNodeStore:
     """The nodes in a session (a `NodeStore`)."""
 
-    client: KazooClient
+    client: SecuredClient
     own: OwnPaths
     timeout: timedelta = timedelta(seconds=5)
     """For each operation."""

@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from kazoo.client import KazooClient
 
 from autothrottle.adapters.state_store import nodes
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
+from autothrottle.adapters.zookeeper.security import ZooKeeperSecurity
 from autothrottle.core.retries import STORED_STATE
 
 
@@ -35,7 +36,14 @@ def test_a_bug_does_not_end_the_thread(
         fail_once("notify")
         notified.set()
 
-    with closing(FollowedNode(KazooClient(), "/overrides", "overrides", timedelta(seconds=1))) as node:
+    with closing(
+        FollowedNode(
+            SecuredClient("h:1", timedelta(seconds=1), ZooKeeperSecurity()),
+            "/overrides",
+            "overrides",
+            timedelta(seconds=1),
+        )
+    ) as node:
         monkeypatch.setattr(node, "_refresh", refresh)
         node.watch(notify)
         assert notified.wait(30)

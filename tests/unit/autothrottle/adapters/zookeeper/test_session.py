@@ -11,8 +11,10 @@ from datetime import timedelta
 
 import pytest
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
+from kazoo.protocol.states import KazooState
 
-from autothrottle.adapters.zookeeper.client import ClientLog, PatientHandler
+from autothrottle.adapters.zookeeper.client import ClientLog, PatientHandler, SecuredClient
+from autothrottle.adapters.zookeeper.security import ZooKeeperSecurity
 from autothrottle.adapters.zookeeper.session import (
     connect,
     connect_in_background,
@@ -125,3 +127,19 @@ def test_select_tells_readable_sockets_from_writable_ones() -> None:
         assert handler.select([client], [], [], 1)[0] == [client]
     with pytest.raises((TypeError, ValueError)):
         handler.select([client], [], [], 1)
+
+
+def test_a_caller_hears_soon_of_a_connection_that_was_lost_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls waited as long as those of operators last, 5 s. Each command said that admin does not answer."""
+    client = SecuredClient("zk1:2181,zk2:2181", timedelta(seconds=6), ZooKeeperSecurity())
+    client.require_connection()
+    client._note_state(KazooState.SUSPENDED)
+    client.require_connection()
+    monkeypatch.setattr(client, "_loss_time", time.monotonic() - 30)
+    client._note_state(KazooState.LOST)
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"no ZooKeeper server of zk1:2181, zk2:2181 has answered for 30 s. Fix: "):
+        client.require_connection()
+    assert 0.9 < time.monotonic() - began < 5
+    client._note_state(KazooState.CONNECTED)
+    client.require_connection()

@@ -1,7 +1,7 @@
 """Snapshots of a Kafka cluster in ZooKeeper mode, kept fresh by watches.
 
 A thread follows the cluster; callers share its copies and wait for its reads. `reassignments` interprets the nodes of
-topics and partitions, `throttle_configs` those of configs and the ledger. A node that cannot be parsed keeps its last
+topics and partitions, `ThrottleConfigs` those of configs and the ledger. A node that cannot be parsed keeps its last
 known value and is reported as a problem.
 """
 

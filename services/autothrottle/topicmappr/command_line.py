@@ -23,7 +23,18 @@ from autothrottle.core.capacity.pools import pool_plans
 from autothrottle.core.capacity.values import capacity_value, forecast_values, last_peaks, plans_value, status_rows
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.placement.partition_map import TopicPartitionKey
+from autothrottle.core.placement.operations import PlacementResult, check_options, needs_storage, plan_placement
+from autothrottle.core.placement.partition_map import TopicPartitionKey, without_no_ops
+from autothrottle.core.placement.plan import (
+    DecommissionOptions,
+    PlanOptions,
+    PlanScope,
+    RebalanceOptions,
+    RebuildOptions,
+    ReliefOptions,
+    ScaleOptions,
+    Strategy,
+)
 from autothrottle.runtime.command_line import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -35,6 +46,7 @@ from autothrottle.runtime.command_line import (
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.runtime.pools_file import format_pools, members_of, read_pools, schema
+from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.capacity import (
     capacity_report,
     given_workload,
@@ -43,17 +55,7 @@ from autothrottle.topicmappr.capacity import (
     read_instances,
 )
 from autothrottle.topicmappr.cluster_file import format_cluster
-from autothrottle.topicmappr.commands import (
-    Result,
-    check_plan_options,
-    needs_cluster,
-    needs_metrics,
-    plan_decommission,
-    plan_rebalance,
-    plan_rebuild,
-    plan_relief,
-)
-from autothrottle.topicmappr.execution import execute, submit
+from autothrottle.topicmappr.execution import submit
 from autothrottle.topicmappr.forecast import forecast_report, write_metrics
 from autothrottle.topicmappr.map_files import map_files, write_files
 from autothrottle.topicmappr.options import (
@@ -106,6 +108,8 @@ from autothrottle.topicmappr.tagging import (
     taggings,
 )
 from autothrottle_client.files import write_text
+from autothrottle_client.plan_options import flag, plan_options
+from autothrottle_client.reassignments import parse_reassignment
 from autothrottle_client.suggestions import suggestion
 
 EXIT_DRIFT = 3
@@ -200,17 +204,28 @@ def _run(command: str, arguments: Sequence[str]) -> int:
 
 
 def _rebuild(options: RebuildCommandOptions) -> int:
-    check_plan_options(options)
+    replicas = parse_reassignment(options.map_string) if options.map_string else {}
+    rules = plan_options(RebuildOptions, options, replicas=replicas)
+    if rules.strategy is Strategy.STORAGE and not rules.use_metadata:
+        raise Invalid("--placement=storage requires --use-meta=true")
+    return _finish(options, _planned(options, rules))
+
+
+def _rebalance(options: RebalanceCommandOptions) -> int:
+    return _finish(options, _planned(options, plan_options(RebalanceOptions, options)))
+
+
+def _scale(options: ScaleCommandOptions) -> int:
+    return _finish(options, _planned(options, plan_options(ScaleOptions, options)))
+
+
+def _planned(options: PlanningOptions, rules: PlanOptions) -> PlacementResult:
+    """Read the cluster if the plan needs it, and return the plan."""
+    check_options(rules, flag)
     cluster = None
-    if needs_cluster(options) or options.cluster_file:
-        cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
-    return _finish(options, plan_rebuild(options, cluster))
-
-
-def _even_out(options: RebalanceCommandOptions | ScaleCommandOptions) -> int:
-    check_plan_options(options)
-    cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
-    return _finish(options, plan_rebalance(options, cluster))
+    if not isinstance(rules, RebuildOptions) or rules.use_metadata or not rules.replicas or options.cluster_file:
+        cluster = read_cluster(options, needs_storage(rules) is not False, options.metrics_age)
+    return plan_placement(rules, cluster, compile_pattern, flag)
 
 
 def _export(options: ClusterOptions, path: str = "") -> None:
@@ -384,9 +399,9 @@ def _decommission(options: DecommissionCommandOptions, word: str = "") -> int:
         return status
 
 
-def _drain_plan(options: DecommissionCommandOptions, leaving: Sequence[int]) -> Result:
-    cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
-    return plan_decommission(options, leaving, cluster)
+def _drain_plan(options: DecommissionCommandOptions, leaving: Sequence[int]) -> PlacementResult:
+    scope = PlanScope(options.topics or (".*",), options.topics_exclude, options.brokers)
+    return _planned(options, plan_options(DecommissionOptions, options, scope=scope, leaving=tuple(leaving)))
 
 
 def _relieve(options: RelieveCommandOptions, word: str = "") -> int:
@@ -398,7 +413,9 @@ def _relieve(options: RelieveCommandOptions, word: str = "") -> int:
         cluster, growth, _ = measured_cluster(options, options.sample)
     else:
         cluster = read_cluster(options, with_metrics=True, max_age=options.metrics_age)
-    return _finish(options, plan_relief(options, brokers[0], cluster, growth))
+    scope = PlanScope(options.topics or (".*",), options.topics_exclude, options.brokers)
+    rules = plan_options(ReliefOptions, options, scope=scope, broker=brokers[0], growth=growth)
+    return _finish(options, plan_placement(rules, cluster, compile_pattern, flag))
 
 
 def _uncordon(options: ClusterOptions, word: str = "") -> None:
@@ -419,12 +436,15 @@ def _listed(brokers: Sequence[int]) -> str:
     return ", ".join(map(str, brokers)) or "none"
 
 
-def _finish(options: PlanningOptions, result: Result) -> int:
+def _finish(options: PlanningOptions, result: PlacementResult) -> int:
     """Print a plan, write its files and submit it, unless warnings prevent that."""
     refused = _is_refused(options, result)
-    files = () if refused or options.dry_run else map_files(result.maps, options.out_file)
+    has_no_ops = isinstance(options, RebuildCommandOptions) and not options.skip_no_ops
+    maps = result.steps if has_no_ops else result.changes
+    files = () if refused or options.dry_run else map_files(maps, options.out_file)
     if not options.json:
-        print(report(options, result))
+        explained = options.explain or getattr(options, "verbose", False)
+        print(report(result, explained, changed_only=not has_no_ops and not explained))
     write_files(options.out_path, files)
     if options.json:
         names = [str(Path(options.out_path or ".") / file.name) for file in files]
@@ -434,14 +454,21 @@ def _finish(options: PlanningOptions, result: Result) -> int:
     if refused:
         print(_refusal(options, result), file=sys.stderr)
         return EXIT_FAILED
-    return execute(options, result) if options.execute else 0
+    if not options.execute:
+        return 0
+    if len(maps) > 1:
+        raise Invalid(
+            f"the plan has {len(maps)} maps, and each must end before the next one starts. Fix: leave out "
+            "--execute, and submit one file after the other with `throttlectl reassign FILE`"
+        )
+    return submit(options, without_no_ops(result.plan.old_map, result.plan.new_map))
 
 
-def _is_refused(options: PlanningOptions, result: Result) -> bool:
+def _is_refused(options: PlanningOptions, result: PlacementResult) -> bool:
     return bool(result.plan.refusals) or (result.needs_consent and not options.ignore_warns)
 
 
-def _refusal(options: PlanningOptions, result: Result) -> str:
+def _refusal(options: PlanningOptions, result: PlacementResult) -> str:
     """Return that no map is written, and the fix; the report has the reasons, a line each."""
     if not result.plan.refusals:
         return "Warnings encountered, partition map not created. Override with --ignore-warns."
@@ -455,8 +482,8 @@ def _refusal(options: PlanningOptions, result: Result) -> str:
 
 _COMMANDS: Mapping[str, Callable[..., int | None]] = {
     "rebuild": _rebuild,
-    "rebalance": _even_out,
-    "scale": _even_out,
+    "rebalance": _rebalance,
+    "scale": _scale,
     "decommission": _decommission,
     "relieve": _relieve,
     "uncordon": _uncordon,

@@ -13,6 +13,7 @@ from autothrottle.core.capacity.pools import PoolPlan, PoolPlans
 from autothrottle.core.capacity.sizing import FACTORS, CapacityPlan, Sizing
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot
 from autothrottle.core.operators.plan_refusals import PlanCluster, PlanRefusal, RefusalKind, refusals
+from autothrottle.core.placement.operations import unsized_notes
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import PlacementPlan
 
@@ -58,14 +59,6 @@ def plan_messages(plan: PoolPlan, why_unsized: str = "") -> Iterator[str]:
     yield from unsized_notes(plan.plan, why_unsized)
     yield from (f"WARN: {refusal.reason}" for refusal in _cuts(plan.plan))
     yield from (f"WARN: {warning}" for warning in plan.plan.warnings if warning not in plan.plan.refusals)
-
-
-def unsized_notes(plan: PlacementPlan, why: str) -> Iterator[str]:
-    """Yield why the size of a plan's copies is unknown, or only a lower bound; nothing if all sizes are known."""
-    if count := plan.unsized_partitions:
-        is_one = count == 1
-        which = "size of 1 partition" if is_one else f"sizes of {count} partitions"
-        yield f"The {which} to copy {'is' if is_one else 'are'} unknown{why and f': {why}'}"
 
 
 def _cuts(plan: PlacementPlan) -> Iterator[PlanRefusal]:

@@ -1,4 +1,4 @@
-"""What a plan knows of a cluster: its brokers, its partitions and its storage. The type to know is `PlacementCluster`."""
+"""A cluster as a plan sees it: brokers, partitions and storage. The type to know is `PlacementCluster`."""
 
 from __future__ import annotations
 

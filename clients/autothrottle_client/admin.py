@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from autothrottle.core.placement.plan import PlanOptions
 from autothrottle.core.records import STRICT, Allowances, CancelEffect, CatchUp, Estimate, Pause, PauseMode, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages, validate_reason
 from autothrottle.v1 import admin_pb2, placement_pb2
@@ -27,7 +28,7 @@ from autothrottle_client.model import (
     to_timestamp,
     validate_number,
 )
-from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
+from autothrottle_client.placement import ProposedPlacement, call_placement, plan_from_message
 from autothrottle_client.pools import (
     CapacityAnswer,
     ForecastAnswer,
@@ -342,16 +343,20 @@ class AdminClient(Client[AdminServiceStub]):
             request.within.FromTimedelta(within)
         return from_message(Estimate, self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
 
-    def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> ProposedPlacement:
+    def plan_placement(self, options: PlanOptions, timeout: timedelta = PLAN_TIMEOUT) -> ProposedPlacement:
         """Return a plan for the replicas of topics. Changes nothing; submit its `targets` to execute it.
 
+        Args:
+            options: of the operation, for example `ScaleOptions`; those that only `topicmappr` has are refused.
+            timeout: of the call; the service reads the whole cluster.
+
         Raises:
-            Invalid: the request is wrong, or sizes or free storage are unknown.
+            Invalid: the options are wrong, or sizes or free storage are unknown.
             Missing: no topic matches, or no metrics are stored.
             Incomplete: the cluster cannot be read completely.
         """
         return plan_from_message(
-            self._replicas.call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
+            self._replicas.call(lambda replica, seconds: call_placement(replica, options, seconds), timeout)
         )
 
     def plan_pools(

@@ -16,6 +16,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autothrottle.core.placement.plan import (
+    DecommissionOptions,
+    PlanOptions,
+    RebalanceOptions,
+    RebuildOptions,
+    ScaleOptions,
+    Strategy,
+)
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import Allowances, LeftOut, PauseMode, RunningMove, Submission
 from autothrottle.core.texts import first_lines
@@ -29,7 +37,8 @@ from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.explanation import explanation
 from autothrottle_client.files import read_standard_input, read_text, write_text
 from autothrottle_client.overview import Overview, overview
-from autothrottle_client.placement import PlacementRequest, ProposedPlacement, format_targets, plan_text
+from autothrottle_client.placement import ProposedPlacement, format_targets, plan_text
+from autothrottle_client.plan_options import FLAGS, flag, plan_options
 from autothrottle_client.pools import capacity_text, difference_text, forecast_text, status_text
 from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, progress_line
 from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues
@@ -300,7 +309,7 @@ def plan(call: CommandCall) -> None:
     if arguments.operation in _POOL_ANSWERS:
         _POOL_ANSWERS[arguments.operation](call)
         return
-    placement = call.admin.plan_placement(_placement_request(arguments), max(call.timeout, PLAN_TIMEOUT))
+    placement = call.admin.plan_placement(_placement_options(arguments), max(call.timeout, PLAN_TIMEOUT))
     if arguments.out:
         for path, targets in _plan_files(Path(arguments.out), placement):
             _write_targets(path, targets)
@@ -314,23 +323,13 @@ def _write_targets(path: Path, targets: Mapping[Partition, tuple[int, ...]]) -> 
         raise Invalid(f"{path} cannot be written: {error.strerror}; give the path of a new file") from None
 
 
-_REQUESTS: Mapping[str, type[PlacementRequest]] = {
-    "rebuild": placement_pb2.RebuildRequest,
-    "rebalance": placement_pb2.RebalanceRequest,
-    "scale": placement_pb2.ScaleRequest,
-    "decommission": placement_pb2.DecommissionRequest,
+_OPTIONS: Mapping[str, type[PlanOptions]] = {
+    "rebuild": RebuildOptions,
+    "rebalance": RebalanceOptions,
+    "scale": ScaleOptions,
+    "decommission": DecommissionOptions,
 }
-_REBUILD_FIELDS = {
-    "by_storage": "strategy",
-    "force": "force",
-    "partition_size_factor": "partition_size_factor",
-    "sub_affinity": "substitution_affinity",
-    "leader_evac_brokers": "leader_evacuation_brokers",
-    "leader_evac_topics": "leader_evacuation_topics",
-    "phased_reassignment": "phased",
-    "chunk_step_size": "brokers_per_step",
-}
-"""Option that only a rebuild takes -> field of its request."""
+_FLAGS = {**FLAGS, "force": "force"}
 
 
 def _apply(call: CommandCall) -> None:
@@ -401,20 +400,25 @@ _POOL_ANSWERS: Mapping[str, Callable[[CommandCall], None]] = {
     "capacity": _capacity,
     "forecast": _forecast,
 }
-_PLACEMENTS = tuple(_REQUESTS)
+_PLACEMENTS = tuple(_OPTIONS)
 
 PLANS = (*_PLACEMENTS, *_POOL_ANSWERS)
 """The operations of `plan`."""
 
+_REBUILD_OPTIONS = (
+    *("by_storage", "force", "partition_size_factor", "sub_affinity", "leader_evac_brokers", "leader_evac_topics"),
+    *("phased_reassignment", "chunk_step_size"),
+)
 _WORKLOAD_OPTIONS = ("bytes_in", "mean_bytes_in", "retention", "fan_out", "replication", "partitions")
 
 _OPERATIONS_OF: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("topics", "topics_exclude", "brokers"), _PLACEMENTS),
     **dict.fromkeys(("allow_fewer_racks", "out"), (*_PLACEMENTS, "apply")),
-    **dict.fromkeys(_REBUILD_FIELDS, ("rebuild",)),
+    **dict.fromkeys(_REBUILD_OPTIONS, ("rebuild",)),
     "leaving": ("decommission",),
     "repair_lost": ("apply",),
     **dict.fromkeys(("instances", *_WORKLOAD_OPTIONS, "survive", "recover_within"), ("capacity",)),
+    "replication": ("rebuild", "capacity"),
 }
 """Option of `plan` -> the operations that it has an effect on."""
 
@@ -424,8 +428,6 @@ def _refuse_other_options(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) and arguments.operation not in operations:
             text = f"--{name.replace('_', '-')} has no effect on {arguments.operation}; leave it out, or plan"
             raise Invalid(f"{text} {' or '.join(operations)}")
-    if arguments.operation in _PLACEMENTS and not arguments.topics:
-        raise Invalid("--topics is needed; give names or regular expressions, '.*' for all topics")
 
 
 def _plan_files(path: Path, plan: ProposedPlacement) -> list[tuple[Path, Mapping[Partition, tuple[int, ...]]]]:
@@ -435,18 +437,21 @@ def _plan_files(path: Path, plan: ProposedPlacement) -> list[tuple[Path, Mapping
     return [(path.with_stem(f"{path.stem}-phase{number}"), step) for number, step in enumerate(plan.steps)]
 
 
-def _placement_request(arguments: argparse.Namespace) -> PlacementRequest:
-    scope = placement_pb2.PlacementScope(
-        topics=arguments.topics, topics_exclude=arguments.topics_exclude, brokers=arguments.brokers
-    )
-    operation, values = arguments.operation, dict[str, Any]()
-    if operation == "rebuild":
-        storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
-        values = {field: getattr(arguments, option) for option, field in _REBUILD_FIELDS.items()}
-        values["strategy"] = storage if arguments.by_storage else count
-    elif operation == "decommission":
-        values = {"leaving": arguments.leaving}
-    return _REQUESTS[operation](scope=scope, allow_fewer_racks=arguments.allow_fewer_racks, **values)
+def _placement_options(arguments: argparse.Namespace) -> PlanOptions:
+    """Return the options of an operation.
+
+    Raises:
+        Invalid: they are wrong; the error names the flag.
+    """
+    from autothrottle.core.placement.operations import check_options  # other commands need no planning
+
+    given: dict[str, Any] = {}
+    if arguments.operation == "rebuild":
+        strategy = Strategy.STORAGE if arguments.by_storage else Strategy.COUNT
+        given = {"strategy": strategy, "partition_size_factor": arguments.partition_size_factor or 1.0}
+    options = plan_options(_OPTIONS[arguments.operation], arguments, _FLAGS, **given)
+    check_options(options, lambda field: flag(field, _FLAGS))
+    return options
 
 
 def cancel(call: CommandCall) -> int | None:

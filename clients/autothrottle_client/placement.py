@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.plan import (
+    DecommissionOptions,
+    Optimization,
+    PlanOptions,
+    RebalanceOptions,
+    RebuildOptions,
+    ScaleOptions,
+)
 from autothrottle.core.units import copy_words
+from autothrottle.messages import Conversion
 from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.model import from_message
 from autothrottle_client.reassignments import Partition
 from autothrottle_client.replicas import Replica
 
-PlacementRequest = (
-    placement_pb2.RebuildRequest
-    | placement_pb2.RebalanceRequest
-    | placement_pb2.ScaleRequest
-    | placement_pb2.DecommissionRequest
-)
-"""A request of any method of the placement service."""
+_REQUESTS: Mapping[type[PlanOptions], Any] = {
+    RebuildOptions: placement_pb2.RebuildRequest,
+    RebalanceOptions: placement_pb2.RebalanceRequest,
+    ScaleOptions: placement_pb2.ScaleRequest,
+    DecommissionOptions: placement_pb2.DecommissionRequest,
+}
+_MINIMAL = {Optimization.DISTRIBUTION: False, Optimization.MINIMAL: True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +72,34 @@ class ProposedPlacement:
     """Partitions to copy whose size is unknown, so that `copied_bytes` is a lower bound."""
 
 
-def call_placement(replica: Replica, request: PlacementRequest, seconds: float) -> placement_pb2.PlacementPlan:
-    """Send a request to one replica. A method has the name of its request, without `Request`."""
+def call_placement(replica: Replica, options: PlanOptions, seconds: float) -> placement_pb2.PlacementPlan:
+    """Ask one replica for a plan. A method has the name of its request, without `Request`."""
+    request = plan_request(options)
     method = getattr(PlacementServiceStub(replica.channel), type(request).__name__.removesuffix("Request"))
     plan: placement_pb2.PlacementPlan = method(request, timeout=seconds).plan
     return plan
+
+
+def plan_request(options: PlanOptions) -> Any:
+    """Return the options of an operation as its request.
+
+    Raises:
+        Invalid: the service does not have the operation or one of the options.
+    """
+    kind = _REQUESTS.get(type(options))
+    if kind is None:
+        raise Invalid(f"the placement service has no {type(options).__name__}; use topicmappr")
+    sent, given = {*kind.DESCRIPTOR.fields_by_name}, dict[str, object]()
+    if isinstance(options, RebuildOptions):
+        if options.optimization in _MINIMAL:
+            sent.add("optimization")
+            given["minimal"] = _MINIMAL[options.optimization]
+        given["strategy"] = f"PLACEMENT_STRATEGY_{options.strategy.name}"
+    default = type(options)()
+    for name in (each.name for each in fields(options)):
+        if name not in sent and getattr(options, name) != getattr(default, name):
+            raise Invalid(f"the placement service has no option {name}; leave it out, or use topicmappr")
+    return Conversion().to_message(kind, options, **given)
 
 
 def plan_from_message(message: placement_pb2.PlacementPlan) -> ProposedPlacement:

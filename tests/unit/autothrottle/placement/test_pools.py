@@ -217,7 +217,7 @@ def test_a_wrong_workload_is_refused_with_the_range(front: Front, request_: dict
         (("apply", "--topics", "t"), "--topics has no effect on apply"),
         (("status", "--out", "plan.json"), "--out has no effect on status"),
         (("rebuild", "--topics", "t", "--repair-lost"), "--repair-lost has no effect on rebuild"),
-        (("scale", "--brokers=-2"), "--topics is needed"),
+        (("scale", "--brokers=-2"), "no topic is given; give --topics"),
         (("capacity", "--bytes-in=1GB/s"), "plan capacity needs --instances"),
         (("capacity", "--bytes-in=1GB/s", "--retention=1d", "--instances=absent.csv"), "'absent.csv' cannot be read"),
     ],

@@ -45,8 +45,11 @@ SCOPE = PlanScope(("t",), brokers=(1,))
             RebuildOptions(scope=SCOPE, leader_evacuation_topics=("t",)),
             "{leader_evacuation_brokers} and {leader_evacuation_topics} belong together; give both or neither",
         ),
-        (RebalanceOptions(1.0, scope=SCOPE), "{storage_threshold} 1.0 must be above 0 and below 1; give 0.2 for 20 %"),
-        (RebalanceOptions(tolerance=1.0, scope=SCOPE), "{tolerance} 1.0 must be above 0 and below 1; give 0.2 for 20 %"),
+        (RebalanceOptions(1.0, scope=SCOPE), "{storage_threshold} 1.0 must be above 0 and below 1; give 0.2"),
+        (
+            RebalanceOptions(tolerance=1.0, scope=SCOPE),
+            "{tolerance} 1.0 must be above 0 and below 1; give 0.2 for 20 %",
+        ),
         (
             RebuildOptions(scope=SCOPE, optimization=Optimization.MINIMAL),
             "{optimization} minimal needs {force}; a rebuild without it already moves as little as it can",

@@ -6,34 +6,33 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import grpc
+from google.protobuf.message import Message
 
 from autothrottle.core.capacity.forecasts import LimitForecast
 from autothrottle.core.capacity.packing import pools_state
 from autothrottle.core.capacity.pools import PoolMembers, Pools, pool_plans
-from autothrottle.core.capacity.sizing import capacity_plan
+from autothrottle.core.capacity.results import ForecastAnswer, PoolsStatus
+from autothrottle.core.capacity.sizing import capacity_plan, check_inputs
+from autothrottle.core.capacity.values import exhaustion_forecasts, pool_statuses, pools_difference
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
-from autothrottle.core.placement.operations import check_options, needs_storage, plan_placement
-from autothrottle.core.placement.plan import DecommissionOptions, PlanOptions, RebalanceOptions, ScaleOptions
+from autothrottle.core.placement.operations import check_options, needs_storage, plan_placement, proposal
 from autothrottle.core.texts import first_lines
 from autothrottle.placement.forecaster import PoolsFile, TimedForecasts
+from autothrottle.planning_messages import (
+    capacity_field,
+    capacity_inputs,
+    capacity_to_message,
+    difference_to_message,
+    plan_options_of,
+    plan_to_message,
+)
 from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.pools_file import members_of
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
-from autothrottle.wire.capacity import (
-    capacity_to_message,
-    forecasts_to_message,
-    goal_from_message,
-    instances_from_messages,
-    plans_to_message,
-    shares_from_message,
-    status_to_message,
-    workload_from_message,
-)
 from autothrottle.wire.common import SAME_NAMES, with_known_fields
-from autothrottle.wire.placement import plan_to_message, rebuild_options
 
 _SHOWN_REFUSALS = 3
 
@@ -59,23 +58,20 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def Rebuild(
         self, request: placement_pb2.RebuildRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebuildResponse:
-        return placement_pb2.RebuildResponse(plan=self._plan(rebuild_options(request), context))
+        return placement_pb2.RebuildResponse(plan=self._plan(request, context))
 
     def Rebalance(
         self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebalanceResponse:
-        options = SAME_NAMES.from_message(RebalanceOptions, request)
-        return placement_pb2.RebalanceResponse(plan=self._plan(options, context))
+        return placement_pb2.RebalanceResponse(plan=self._plan(request, context))
 
     def Scale(self, request: placement_pb2.ScaleRequest, context: grpc.ServicerContext) -> placement_pb2.ScaleResponse:
-        options = SAME_NAMES.from_message(ScaleOptions, request)
-        return placement_pb2.ScaleResponse(plan=self._plan(options, context))
+        return placement_pb2.ScaleResponse(plan=self._plan(request, context))
 
     def Decommission(
         self, request: placement_pb2.DecommissionRequest, context: grpc.ServicerContext
     ) -> placement_pb2.DecommissionResponse:
-        options = SAME_NAMES.from_message(DecommissionOptions, request)
-        return placement_pb2.DecommissionResponse(plan=self._plan(options, context))
+        return placement_pb2.DecommissionResponse(plan=self._plan(request, context))
 
     def PlanPools(
         self, request: placement_pb2.PlanPoolsRequest, context: grpc.ServicerContext
@@ -89,7 +85,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             repair_lost=request.repair_lost,
             allow_fewer_racks=request.allow_fewer_racks,
         )
-        return plans_to_message(plans, self._pools_warnings(), why_unsized)
+        return difference_to_message(pools_difference(plans, self._pools_warnings(), why_unsized))
 
     def GetPoolStatus(
         self, request: placement_pb2.GetPoolStatusRequest, context: grpc.ServicerContext
@@ -103,14 +99,15 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 forecasts = self.forecaster.last().forecasts
             except AutothrottleError as error:
                 warnings.append(f"no recorded peak: {error}")
-        return status_to_message(state, forecasts, warnings)
+        status = PoolsStatus(pool_statuses(state, forecasts), tuple(warnings))
+        return SAME_NAMES.to_message(placement_pb2.GetPoolStatusResponse, status)
 
     def GetCapacity(
         self, request: placement_pb2.GetCapacityRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetCapacityResponse:
-        workload, instances = workload_from_message(request.workload), instances_from_messages(request.instances)
-        shares, goal = shares_from_message(request.shares), goal_from_message(request.failure)
-        return capacity_to_message(capacity_plan(workload, instances, shares, goal))
+        inputs = capacity_inputs(request)
+        check_inputs(*inputs, capacity_field)
+        return capacity_to_message(capacity_plan(*inputs))
 
     def GetForecast(
         self, request: placement_pb2.GetForecastRequest, context: grpc.ServicerContext
@@ -138,13 +135,14 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         problem = self.pools.problem if self.pools else ""
         return [f"the changed pools file is faulty, and its last version is in use: {problem}"] if problem else []
 
-    def _plan(self, options: PlanOptions, context: grpc.ServicerContext) -> placement_pb2.PlacementPlan:
+    def _plan(self, request: Message, context: grpc.ServicerContext) -> placement_pb2.PlacementPlan:
         """Read the cluster and plan.
 
         Raises:
             Invalid: the options are wrong, or the plan loses replicas or puts replicas into one rack, and they do not
                 allow that.
         """
+        options = plan_options_of(request)
         check_options(options)
         cluster = self._cluster.fetch_cluster(time_left(context)).complete()
         cluster, why_unsized = self._with_storage(cluster, context, needs_storage(options))
@@ -152,7 +150,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         if result.plan.refusals:
             reasons = first_lines(result.plan.refusals, _SHOWN_REFUSALS, "reason")
             raise Invalid("\n".join(["the plan is refused:", *reasons]))
-        return plan_to_message(result)
+        return plan_to_message(proposal(result))
 
     def _with_storage(
         self, cluster: PlacementCluster, context: grpc.ServicerContext, with_metrics: bool | None
@@ -189,4 +187,5 @@ def forecast_message(forecaster: _Forecaster | None) -> placement_pb2.GetForecas
     if forecaster is None:
         raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
     last = forecaster.last()
-    return forecasts_to_message(last.forecasts, last.time)
+    answer = ForecastAnswer(last.time, exhaustion_forecasts(last.forecasts))
+    return SAME_NAMES.to_message(placement_pb2.GetForecastResponse, answer)

@@ -20,7 +20,7 @@ from autothrottle.core.capacity.broker_tags import broker_tags
 from autothrottle.core.capacity.forecasts import PoolsInUse, limit_forecasts
 from autothrottle.core.capacity.packing import PoolsState, pools_state
 from autothrottle.core.capacity.pools import pool_plans
-from autothrottle.core.capacity.values import capacity_value, forecast_values, last_peaks, plans_value, status_rows
+from autothrottle.core.capacity.values import exhaustion_forecasts, pool_statuses, pools_difference
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.operations import PlacementResult, check_options, needs_storage, plan_placement
@@ -47,16 +47,10 @@ from autothrottle.runtime.configuration_reader import InvalidConfiguration, pars
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.runtime.pools_file import format_pools, members_of, read_pools, schema
 from autothrottle.runtime.regular_expressions import compile_pattern
-from autothrottle.topicmappr.capacity import (
-    capacity_report,
-    given_workload,
-    measured_options,
-    plan_capacity,
-    read_instances,
-)
+from autothrottle.topicmappr.capacity import measured_options, plan_capacity, read_instances, workload_of
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.execution import submit
-from autothrottle.topicmappr.forecast import forecast_report, write_metrics
+from autothrottle.topicmappr.forecast import write_metrics
 from autothrottle.topicmappr.map_files import map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
@@ -88,8 +82,6 @@ from autothrottle.topicmappr.pools import (
     packed,
     packing_report,
     packing_value,
-    plans_report,
-    status_report,
 )
 from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import (
@@ -109,6 +101,16 @@ from autothrottle.topicmappr.tagging import (
 )
 from autothrottle_client.files import write_text
 from autothrottle_client.plan_options import flag, plan_options
+from autothrottle_client.plan_report import (
+    capacity_report,
+    capacity_value,
+    difference_report,
+    difference_value,
+    forecast_report,
+    forecast_values,
+    status_report,
+    status_values,
+)
 from autothrottle_client.reassignments import parse_reassignment
 from autothrottle_client.suggestions import suggestion
 
@@ -255,13 +257,14 @@ def _apply(options: ApplyOptions, path: str = "") -> int:
         repair_lost=options.repair_lost,
         allow_fewer_racks=options.allow_fewer_racks,
     )
+    difference = pools_difference(plans)
     files = () if options.check or options.dry_run else map_files_of(plans)
     write_files(options.out_path, files)
     if options.json:
         names = [str(Path(options.out_path or ".") / file.name) for file in files]
-        print(json.dumps({**plans_value(plans), "files": names}, indent=2))
+        print(json.dumps({**difference_value(difference), "files": names}, indent=2))
     else:
-        print(plans_report(plans))
+        print(difference_report(difference))
         if not options.check and not options.dry_run:
             print(files_block(options.out_path, files))
     if options.check:
@@ -286,11 +289,9 @@ def _print_derived_pools(options: PoolsOptions, topics: Sequence[str]) -> None:
 
 def _print_status(options: PoolsOptions, topics: Sequence[str]) -> None:
     state, in_use = _pools_state(options)
-    rows = [dict(row) for row in status_rows(state)]
-    if options.history:
-        peaks = last_peaks(limit_forecasts(read_history(options), 1.0, in_use))
-        rows = [row | {"peaks": peaks.get(row["pool"], {})} for row in rows]
-    print(json.dumps(rows, indent=2) if options.json else status_report(rows))
+    forecasts = limit_forecasts(read_history(options), 1.0, in_use) if options.history else ()
+    statuses = pool_statuses(state, forecasts)
+    print(json.dumps(status_values(statuses), indent=2) if options.json else status_report(statuses))
 
 
 def _print_fit(options: PoolsOptions, topics: Sequence[str]) -> None:
@@ -341,7 +342,8 @@ def _forecast(options: ForecastOptions) -> None:
     forecasts = list(limit_forecasts(samples, options.storage_share, in_use))
     if options.prom_file:
         write_metrics(options.prom_file, options.cluster_name, forecasts, datetime.now(UTC))
-    print(json.dumps(forecast_values(forecasts), indent=2) if options.json else forecast_report(forecasts))
+    answers = exhaustion_forecasts(forecasts)
+    print(json.dumps(forecast_values(answers), indent=2) if options.json else forecast_report(answers))
 
 
 def _capacity(options: CapacityOptions) -> None:
@@ -351,7 +353,7 @@ def _capacity(options: CapacityOptions) -> None:
     notes: tuple[str, ...] = ()
     if options.from_cluster:
         options, notes = measured_options(options)
-    plan = plan_capacity(options, given_workload(options), instances)
+    plan = plan_capacity(options, workload_of(options), instances)
     plan = replace(plan, notes=(*notes, *plan.notes))
     print(json.dumps(capacity_value(plan), indent=2) if options.json else capacity_report(plan))
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from autothrottle.core.capacity.values import change_values
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.operations import PlacementResult
-from autothrottle.core.placement.partition_map import MapChange, changes
+from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import (
     PlacementPlan,
     PlacementStatistics,
@@ -22,7 +21,7 @@ from autothrottle.core.placement.plan import (
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.map_files import MapFile
 from autothrottle.topicmappr.options import GIBIBYTE
-from autothrottle_client.texts import columns
+from autothrottle_client.plan_report import change_line, change_values
 
 _NONE = "[none]"
 
@@ -136,20 +135,10 @@ def _parameters(options: RebalanceOptions, plan: PlacementPlan) -> Iterator[str]
 
 def _changes(plan: PlacementPlan, changed_only: bool) -> Iterator[str]:
     all_changes = changes(plan.old_map, plan.new_map)
-    listed = [change for change in all_changes if not changed_only or change.old.replicas != change.new.replicas]
+    listed = [change for change in all_changes if change.is_change or not changed_only]
     yield from map(change_line, listed)
     if unchanged := len(all_changes) - len(listed):
         yield f"{unchanged} partition{'s' * (unchanged > 1)} unchanged"
-
-
-def change_line(change: MapChange) -> str:
-    """Return a partition before and after a plan, with notes."""
-    old, new, notes = change
-    return f"{old.topic} p{old.partition}: {_replicas(old.replicas)} -> {_replicas(new.replicas)} {', '.join(notes)}"
-
-
-def _replicas(replicas: Iterable[int]) -> str:
-    return f"[{' '.join(map(str, replicas))}]"
 
 
 def _distribution(plan: PlacementPlan) -> Iterator[str]:
@@ -225,7 +214,8 @@ def _volume(size: int, unsized: int) -> str:
 
 def result_value(result: PlacementResult, files: Sequence[str], explained: bool) -> dict[str, Any]:
     """Return a plan as a JSON value: the changed partitions, statistics, warnings and files."""
-    plan, changed = result.plan, change_values(result.plan)
+    plan = result.plan
+    changed = change_values(c for c in changes(plan.old_map, plan.new_map) if c.is_change)
     value: dict[str, Any] = {
         "topics": list(result.topics),
         "changes": changed,
@@ -263,8 +253,3 @@ def _statistics_value(statistics: PlacementStatistics) -> dict[str, Any]:
 def _broker_value(broker: PlacementBroker) -> dict[str, Any]:
     flags = [name for name in ("replace", "missing", "new", "cordoned") if getattr(broker, name)]
     return {"id": broker.id, "rack": broker.rack, "flags": flags}
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table, indented."""
-    return (f"  {line}" for line in columns(rows))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autothrottle.core.errors import Invalid, Missing
@@ -18,6 +18,7 @@ from autothrottle.core.placement.partition_map import (
     Compile,
     PartitionMap,
     PartitionReplicas,
+    TopicPartitionKey,
     matching_topics,
     ordered,
     unmatched_patterns,
@@ -27,6 +28,7 @@ from autothrottle.core.placement.plan import (
     DecommissionOptions,
     Optimization,
     PlacementPlan,
+    PlacementStatistics,
     PlanOptions,
     RebalanceOptions,
     RebuildOptions,
@@ -35,6 +37,7 @@ from autothrottle.core.placement.plan import (
     Strategy,
     steps,
 )
+from autothrottle.core.placement.proposal import PlacementFigures, ProposedPlacement
 from autothrottle.core.placement.rebalance import decommission, rebalance, relieve, scale
 from autothrottle.core.placement.rebuild import rebuild
 
@@ -78,6 +81,40 @@ class PlacementResult:
         """The partitions that change in each step; steps without a change are left out."""
         maps = zip((self.plan.old_map, *self.steps), self.steps, strict=False)
         return tuple(changed for old, new in maps if (changed := without_no_ops(old, new)))
+
+
+def proposal(result: PlacementResult) -> ProposedPlacement:
+    """Return what a caller of the placement service learns about a plan; only a plan that is divided has steps."""
+    plan, options = result.plan, result.options
+    is_divided = isinstance(options, RebuildOptions) and (options.phased or options.brokers_per_step > 0)
+    targets = _targets(without_no_ops(plan.old_map, plan.new_map))
+    return ProposedPlacement(
+        before=_figures(plan.old_statistics),
+        after=_figures(plan.new_statistics),
+        targets=targets,
+        unchanged_partitions=len(plan.old_map) - len(targets),
+        copied_bytes=plan.copied_bytes,
+        bound_bytes=plan.bound_bytes,
+        warnings=result.warnings,
+        steps=tuple(map(_targets, result.changes)) if is_divided else (),
+        notes=result.notes,
+        move_ratio=result.move_ratio,
+        unsized_partitions=plan.unsized_partitions,
+    )
+
+
+def _targets(partitions: PartitionMap) -> Mapping[TopicPartitionKey, tuple[int, ...]]:
+    return {partition.key: partition.replicas for partition in partitions}
+
+
+def _figures(statistics: PlacementStatistics) -> PlacementFigures:
+    spread = statistics.storage
+    return PlacementFigures(
+        statistics.leader_spread,
+        statistics.replica_spread,
+        spread.range_spread if spread else None,
+        spread.standard_deviation if spread else None,
+    )
 
 
 def needs_storage(options: PlanOptions) -> bool | None:

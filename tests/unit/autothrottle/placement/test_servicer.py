@@ -130,20 +130,6 @@ def test_a_plan_in_steps_ends_at_the_plan(front: Front) -> None:
     assert [step["partitions"] for step in plan["steps"]] == [[row] for row in reversed(plan["partitions"])]
 
 
-def test_a_broker_is_substituted_by_the_new_one_of_its_rack(front: Front) -> None:
-    brokers = {**CLUSTER.brokers, 1004: PlacementBroker(1004, "r1002")}
-    front.services.placement.cluster = PlacementCluster(brokers, CLUSTER.partitions)
-    scope = {"topics": ["t"], "brokers": [1001, 1003, 1004]}
-    found = targets(ask(front, "rebuild", scope=scope, substitutionAffinity=True))
-    assert found == {0: [1001, 1004], 1: [1004, 1001], 2: [1001, 1004], 3: [1004, 1001]}
-
-
-def test_evacuated_brokers_lead_no_topic_of_the_evacuation(front: Front) -> None:
-    evacuation = {"leaderEvacuationBrokers": [1001], "leaderEvacuationTopics": ["t"]}
-    found = targets(ask(front, "rebuild", scope={"topics": ["t"], "brokers": [-1]}, **evacuation))
-    assert found == {0: [1002, 1001], 2: [1002, 1001]}
-
-
 def test_the_size_factor_leaves_room_for_growth(front: Front) -> None:
     request = {"scope": {"topics": ["t"], "brokers": [1001, 1003]}, "strategy": "PLACEMENT_STRATEGY_STORAGE"}
     assert len(targets(ask(front, "rebuild", **request, partitionSizeFactor=2))) == 4
@@ -241,15 +227,3 @@ def test_unknown_sizes_are_not_0_bytes_to_copy(
     front.services.storage.metrics = None
     (note,) = ask(front, "decommission", scope={"topics": ["t"]}, leaving=[1002]).json["plan"]["notes"]
     assert note.startswith("The sizes of 4 partitions to copy are unknown: no sample is stored; run metricsfetcher")
-
-
-def test_throttlectl_allows_fewer_racks(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
-    brokers = {1001 + n: PlacementBroker(1001 + n, "abab"[n]) for n in range(4)}
-    front.services.placement.cluster = PlacementCluster(brokers, CLUSTER.partitions)
-    arguments = ["plan", "rebuild", "--topics", "t{1,1},u{1,2}", "--brokers", "1001,1003"]
-    assert throttlectl(front, *arguments) == 2
-    assert "allow-fewer-racks" in capsys.readouterr().err
-    assert throttlectl(front, *arguments, "--allow-fewer-racks") == 0
-    assert "an unknown size to copy (MoveRatio 1.000)\n" in (out := capsys.readouterr().out)
-    assert "note: The sizes of 4 partitions to copy are unknown: the plan does not need them; `throttlectl " in out
-    assert "note: topics 'u{1,2}' matches no topic\n" in out

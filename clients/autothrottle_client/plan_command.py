@@ -88,7 +88,7 @@ def _apply(call: CommandCall) -> None:
     difference = call.admin.plan_pools(arguments.repair_lost, arguments.allow_fewer_racks, timeout)
     if arguments.out and difference.targets:
         _write_targets(Path(arguments.out), difference.targets)
-    value = plan_report.difference_value(difference)
+    value = {**plan_report.difference_value(difference), "targets": difference.targets}
     call.show(value, plan_report.difference_report(difference), difference.warnings)
 
 

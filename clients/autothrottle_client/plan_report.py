@@ -123,7 +123,6 @@ def difference_value(difference: PoolsDifference) -> dict[str, Any]:
             }
             for pool in difference.pools
         ],
-        "targets": {f"{topic}-{number}": list(to) for (topic, number), to in difference.targets.items()},
         "topics_in_no_pool": list(difference.topics_in_no_pool),
         "warnings": list(difference.warnings),
     }

@@ -32,7 +32,7 @@ from autothrottle_client.reassignments import PARTITIONS_PER_REQUEST, Partition,
 from autothrottle_client.replicas import Replica, Replicas
 
 if TYPE_CHECKING:
-    from autothrottle.core.capacity.results import ForecastAnswer, PoolsDifference, PoolsStatus
+    from autothrottle.core.capacity.results import PoolsDifference, PoolsStatus, TimedForecasts
     from autothrottle.core.capacity.sizing import CapacityPlan, InstanceType, RecoveryGoal, UsableShares, Workload
     from autothrottle.core.placement.plan import PlanOptions
     from autothrottle.core.placement.proposal import ProposedPlacement
@@ -418,15 +418,15 @@ class AdminClient(Client[AdminServiceStub]):
         answer = self._placement(planning_messages.capacity_request(*inputs), timeout)
         return planning_messages.capacity_from_message(answer, workload, instances)
 
-    def get_forecast(self, timeout: timedelta | None = None) -> ForecastAnswer:
+    def get_forecast(self, timeout: timedelta | None = None) -> TimedForecasts:
         """Return when brokers and pools reach their limits, as computed in the last hour.
 
         Raises:
             Missing: the server has no history, or it has no sample.
         """
-        from autothrottle.core.capacity.results import ForecastAnswer
+        from autothrottle.core.capacity.results import TimedForecasts
 
-        return from_message(ForecastAnswer, self._placement(placement_pb2.GetForecastRequest(), timeout))
+        return from_message(TimedForecasts, self._placement(placement_pb2.GetForecastRequest(), timeout))
 
     def _placement(self, request: Message, timeout: timedelta | None) -> Any:
         """Call a method of the placement service, which has the name of its request without `Request`."""

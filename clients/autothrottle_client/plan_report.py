@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autothrottle.core.capacity.results import ExhaustionForecast, PoolDifference, PoolsDifference, PoolStatus
+from autothrottle.core.capacity.results import LimitForecast, PoolDifference, PoolsDifference, PoolStatus
 from autothrottle.core.capacity.sizing import FACTORS, MOST_BROKERS, CapacityPlan, Dimension, Sizing
 from autothrottle.core.placement.partition_map import MapChange
 from autothrottle.core.placement.proposal import ProposedPlacement
@@ -249,7 +249,7 @@ def _sizing_value(sizing: Sizing) -> dict[str, Any]:
 # Forecasts.
 
 
-def forecast_report(forecasts: Iterable[ExhaustionForecast]) -> str:
+def forecast_report(forecasts: Iterable[LimitForecast]) -> str:
     """Return the forecasts as a table, the first to be exhausted first."""
     ordered = sorted(forecasts, key=lambda each: (not each.limit_reached, each.limit_reached, bool(each.problem)))
     rows = [
@@ -270,7 +270,7 @@ def forecast_report(forecasts: Iterable[ExhaustionForecast]) -> str:
 _NOT_WITHIN_A_YEAR = "not within a year"
 
 
-def forecast_values(forecasts: Iterable[ExhaustionForecast]) -> list[Mapping[str, Any]]:
+def forecast_values(forecasts: Iterable[LimitForecast]) -> list[Mapping[str, Any]]:
     """Return forecasts; a date that is None: not within a year, or too few days are measured."""
     return [
         {

@@ -8,16 +8,15 @@ from typing import Protocol
 import grpc
 from google.protobuf.message import Message
 
-from autothrottle.core.capacity.forecasts import LimitForecast
 from autothrottle.core.capacity.packing import pools_state
 from autothrottle.core.capacity.pools import PoolMembers, Pools, pool_plans
-from autothrottle.core.capacity.results import ForecastAnswer, PoolsStatus
+from autothrottle.core.capacity.results import LimitForecast, PoolsStatus, TimedForecasts
 from autothrottle.core.capacity.sizing import capacity_plan, check_inputs
-from autothrottle.core.capacity.values import exhaustion_forecasts, pool_statuses, pools_difference
+from autothrottle.core.capacity.values import pool_statuses, pools_difference
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.placement.operations import check_options, needs_storage, plan_placement, proposal
 from autothrottle.core.texts import first_lines
-from autothrottle.placement.forecaster import PoolsFile, TimedForecasts
+from autothrottle.placement.forecaster import PoolsFile
 from autothrottle.planning_messages import (
     capacity_field,
     capacity_inputs,
@@ -186,6 +185,4 @@ def forecast_message(forecaster: _Forecaster | None) -> placement_pb2.GetForecas
     """
     if forecaster is None:
         raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
-    last = forecaster.last()
-    answer = ForecastAnswer(last.time, exhaustion_forecasts(last.forecasts))
-    return SAME_NAMES.to_message(placement_pb2.GetForecastResponse, answer)
+    return SAME_NAMES.to_message(placement_pb2.GetForecastResponse, forecaster.last())

@@ -20,7 +20,7 @@ from autothrottle.core.capacity.broker_tags import broker_tags
 from autothrottle.core.capacity.forecasts import PoolsInUse, limit_forecasts
 from autothrottle.core.capacity.packing import PoolsState, pools_state
 from autothrottle.core.capacity.pools import pool_plans
-from autothrottle.core.capacity.values import exhaustion_forecasts, pool_statuses, pools_difference
+from autothrottle.core.capacity.values import pool_statuses, pools_difference
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement import plan as placement
@@ -293,8 +293,7 @@ def _forecast(options: flags.ForecastOptions) -> None:
     forecasts = list(limit_forecasts(samples, options.storage_share, in_use))
     if options.prom_file:
         write_metrics(options.prom_file, options.cluster_name, forecasts, datetime.now(UTC))
-    answers = exhaustion_forecasts(forecasts)
-    _show(options.json, plan_report.forecast_values(answers), plan_report.forecast_report(answers))
+    _show(options.json, plan_report.forecast_values(forecasts), plan_report.forecast_report(forecasts))
 
 
 def _capacity(options: flags.CapacityOptions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from autothrottle.core.capacity.forecasts import LimitForecast
+from autothrottle.core.capacity.results import LimitForecast
 from autothrottle.core.errors import Unavailable
 
 
@@ -29,7 +29,8 @@ def write_metrics(path: str, cluster: str, forecasts: Iterable[LimitForecast], n
     }
     for each in forecasts:
         if (seconds := each.seconds(now)) is not None:
-            gauges[each.kind].labels(cluster, each.name, each.dimension.key).set(seconds)
+            kind, name = ("pool", each.pool) if each.broker_id is None else ("broker", str(each.broker_id))
+            gauges[kind].labels(cluster, name, each.resource).set(seconds)
     try:
         write_to_textfile(path, registry)
     except OSError as error:

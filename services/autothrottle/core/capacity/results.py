@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 
 from autothrottle.core.placement.partition_map import MapChange, TopicPartitionKey
 
@@ -72,7 +73,7 @@ class PoolsStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ExhaustionForecast:
+class LimitForecast:
     """When a resource of a broker or pool reaches its limit."""
 
     broker_id: int | None
@@ -87,11 +88,20 @@ class ExhaustionForecast:
     latest: str = ""
     problem: str = ""
     """Why the forecast failed; "": it did not."""
+    limit_time: datetime | None = None
+    """UTC; None: not within a year, or the forecast failed, or the placement service computed it."""
+
+    def seconds(self, now: datetime) -> float | None:
+        """Return the time until the limit is reached, >= 0; inf: not within a year, None: no forecast."""
+        if self.problem:
+            return None
+        return inf if self.limit_time is None else max((self.limit_time - now).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class ForecastAnswer:
+class TimedForecasts:
     """When brokers and pools reach their limits."""
 
     compute_time: datetime
-    forecasts: tuple[ExhaustionForecast, ...]
+    """UTC."""
+    forecasts: tuple[LimitForecast, ...]

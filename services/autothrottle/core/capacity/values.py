@@ -1,4 +1,4 @@
-"""Makes the results about pools and forecasts, which an operator reads, of what the other modules compute."""
+"""Makes the results about pools, which an operator reads, of what the other modules compute."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
-from autothrottle.core.capacity.forecasts import LimitForecast
 from autothrottle.core.capacity.packing import PoolsState, total, use_of
 from autothrottle.core.capacity.pools import PoolPlan, PoolPlans
-from autothrottle.core.capacity.results import ExhaustionForecast, PoolDifference, PoolsDifference, PoolStatus
+from autothrottle.core.capacity.results import LimitForecast, PoolDifference, PoolsDifference, PoolStatus
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot
 from autothrottle.core.operators.plan_refusals import PlanCluster, PlanRefusal, RefusalKind, refusals
 from autothrottle.core.placement.operations import unsized_notes
@@ -78,8 +77,8 @@ def pool_statuses(state: PoolsState, forecasts: Iterable[LimitForecast] = ()) ->
     """Return how full each pool is; the forecasts have the peaks of the last recorded day."""
     peaks: dict[str, dict[str, float]] = defaultdict(dict)
     for forecast in forecasts:
-        if forecast.kind == "pool":
-            peaks[forecast.name][forecast.dimension.key] = forecast.use
+        if forecast.pool:
+            peaks[forecast.pool][forecast.resource] = forecast.use
     statuses = []
     for offer in state.offers:
         loads = [load.amounts for load in state.loads if load.pool == offer.name]
@@ -97,25 +96,3 @@ def pool_statuses(state: PoolsState, forecasts: Iterable[LimitForecast] = ()) ->
             )
         )
     return tuple(statuses)
-
-
-def exhaustion_forecasts(forecasts: Iterable[LimitForecast]) -> tuple[ExhaustionForecast, ...]:
-    """Return forecasts with the days of their limits."""
-    return tuple(
-        ExhaustionForecast(
-            broker_id=int(forecast.name) if forecast.kind == "broker" else None,
-            pool=forecast.name if forecast.kind == "pool" else "",
-            resource=forecast.dimension.key,
-            use=forecast.use,
-            limit_reached=_date(forecast, "days"),
-            earliest=_date(forecast, "earliest"),
-            latest=_date(forecast, "latest"),
-            problem=forecast.problem,
-        )
-        for forecast in forecasts
-    )
-
-
-def _date(forecast: LimitForecast, bound: str) -> str:
-    day = forecast.day(getattr(forecast.exhaustion, bound, inf))
-    return day.isoformat() if day else ""

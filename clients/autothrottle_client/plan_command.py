@@ -52,14 +52,19 @@ def run_plan(call: CommandCall) -> None:
     if arguments.operation in _ANSWERS:
         _ANSWERS[arguments.operation](call)
         return
-    placement = call.admin.plan_placement(_placement_options(arguments), max(call.timeout, PLAN_TIMEOUT))
+    placement = call.admin.plan_placement(placement_options(arguments), max(call.timeout, PLAN_TIMEOUT))
     if arguments.out:
         for path, targets in _plan_files(Path(arguments.out), placement):
             _write_targets(path, targets)
     call.show(placement, plan_report.plan_report(placement), placement.warnings)
 
 
-def _placement_options(arguments: argparse.Namespace) -> PlanOptions:
+def placement_options(arguments: argparse.Namespace) -> PlanOptions:
+    """Return the options of an operation on replicas.
+
+    Raises:
+        Invalid: they are wrong; the error names the flag.
+    """
     given: dict[str, Any] = {}
     if arguments.operation == "rebuild":
         strategy = Strategy.STORAGE if arguments.by_storage else Strategy.COUNT

@@ -32,5 +32,5 @@ def test_flags_of_a_rebuild_reach_the_service() -> None:
 
 
 def test_an_error_names_the_flags() -> None:
-    with pytest.raises(Invalid, match="^--sub-affinity has no effect with --force; leave one of them out$"):
+    with pytest.raises(Invalid, match=r"^--sub-affinity has no effect with --force; leave one of them out$"):
         placement_options(make_parser().parse_args((*REBUILD, "--sub-affinity")))

@@ -218,6 +218,8 @@ def test_a_wrong_workload_is_refused_with_the_range(front: Front, request_: dict
         (("apply", "--topics", "t"), "--topics has no effect on apply"),
         (("status", "--out", "plan.json"), "--out has no effect on status"),
         (("rebuild", "--topics", "t", "--repair-lost"), "--repair-lost has no effect on rebuild"),
+        (("rebuild", "--topics", "t", "--leaving", "1002"), "--leaving has no effect on rebuild"),
+        (("scale", "--topics", "t", "--sub-affinity"), "--sub-affinity has no effect on scale"),
         (("scale", "--brokers=-2"), "no topic is given; give --topics"),
         (("capacity", "--bytes-in=1GB/s"), "instances is not given. Fix: --instances"),
         (("capacity", "--bytes-in=1GB/s", "--retention=1d", "--instances=absent.csv"), "'absent.csv' cannot be read"),

@@ -130,13 +130,6 @@ def test_a_plan_in_steps_ends_at_the_plan(front: Front) -> None:
     assert [step["partitions"] for step in plan["steps"]] == [[row] for row in reversed(plan["partitions"])]
 
 
-def test_the_size_factor_leaves_room_for_growth(front: Front) -> None:
-    request = {"scope": {"topics": ["t"], "brokers": [1001, 1003]}, "strategy": "PLACEMENT_STRATEGY_STORAGE"}
-    assert len(targets(ask(front, "rebuild", **request, partitionSizeFactor=2))) == 4
-    refused = ask(front, "rebuild", **request, partitionSizeFactor=3)
-    assert (refused.status, "storage is exhausted for a replica of 3.22 GB" in refused.json["message"]) == (400, True)
-
-
 def test_an_unreachable_cluster_is_unavailable(front: Front) -> None:
     front.services.placement.unavailable(True)
     assert ask(front, "rebuild", scope={"topics": ["t"], "brokers": [1001]}).status == 503
@@ -182,15 +175,6 @@ def test_throttlectl_writes_a_file_for_each_step(front: Front, tmp_path: Path) -
     assert [replicas[0] for replicas in first.values()] == [1001, 1002, 1001, 1002]
     assert {id for replicas in last.values() for id in replicas} == {1003, 1004}
     assert not path.exists()
-
-
-def test_throttlectl_refuses_leaving_brokers_where_they_have_no_effect(
-    front: Front, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert throttlectl(front, "plan", "rebuild", "--topics", "t", "--brokers", "1001", "--leaving", "1002") == 2
-    assert "--leaving has no effect on rebuild" in capsys.readouterr().err
-    assert throttlectl(front, "plan", "scale", "--topics", "t", "--brokers=-2", "--sub-affinity") == 2
-    assert "--sub-affinity has no effect on scale" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("method", ["rebuild", "decommission"])

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
@@ -27,17 +27,17 @@ from autothrottle_client.model import (
     to_timestamp,
     validate_number,
 )
-from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
-from autothrottle_client.pools import (
-    CapacityAnswer,
-    ForecastAnswer,
-    PoolsDifference,
-    PoolsStatus,
-    difference_from_message,
-)
 from autothrottle_client.quotas import QuotaCalls
 from autothrottle_client.reassignments import PARTITIONS_PER_REQUEST, Partition, Reassignments
 from autothrottle_client.replicas import Replica, Replicas
+
+if TYPE_CHECKING:
+    from autothrottle.core.capacity.results import PoolsDifference, PoolsStatus, TimedForecasts
+    from autothrottle.core.capacity.sizing import CapacityPlan, InstanceType, RecoveryGoal, UsableShares, Workload
+    from autothrottle.core.placement.plan import PlanOptions
+    from autothrottle.core.placement.proposal import ProposedPlacement
+
+# Methods about plans import what they need: most programs plan nothing, and shall start fast.
 
 SUBMIT_TIMEOUT = timedelta(seconds=60)
 """Timeout of a submission. The planner sets the throttles, reads them back and waits a second before it submits."""
@@ -342,17 +342,22 @@ class AdminClient(Client[AdminServiceStub]):
             request.within.FromTimedelta(within)
         return from_message(Estimate, self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
 
-    def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> ProposedPlacement:
+    def plan_placement(self, options: PlanOptions, timeout: timedelta = PLAN_TIMEOUT) -> ProposedPlacement:
         """Return a plan for the replicas of topics. Changes nothing; submit its `targets` to execute it.
 
+        Args:
+            options: of the operation, for example `ScaleOptions`; those that only `topicmappr` has are refused.
+            timeout: of the call; the service reads the whole cluster.
+
         Raises:
-            Invalid: the request is wrong, or sizes or free storage are unknown.
+            Invalid: the options are wrong, or sizes or free storage are unknown.
             Missing: no topic matches, or no metrics are stored.
             Incomplete: the cluster cannot be read completely.
         """
-        return plan_from_message(
-            self._replicas.call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
-        )
+        from autothrottle import planning_messages
+
+        request = planning_messages.plan_request(options)
+        return planning_messages.plan_from_message(self._placement(request, timeout).plan)
 
     def plan_pools(
         self, repair_lost: bool = False, allow_fewer_racks: bool = False, timeout: timedelta = PLAN_TIMEOUT
@@ -369,8 +374,10 @@ class AdminClient(Client[AdminServiceStub]):
             Invalid: the file contradicts the cluster, or sizes or free storage are needed and unknown.
             Incomplete: the cluster cannot be read completely.
         """
+        from autothrottle.planning_messages import difference_from_message
+
         request = placement_pb2.PlanPoolsRequest(repair_lost=repair_lost, allow_fewer_racks=allow_fewer_racks)
-        return difference_from_message(self._placement("PlanPools", request, timeout))
+        return difference_from_message(self._placement(request, timeout))
 
     def get_pool_status(self, timeout: timedelta = PLAN_TIMEOUT) -> PoolsStatus:
         """Return how full each pool of the server's pools file is.
@@ -380,30 +387,50 @@ class AdminClient(Client[AdminServiceStub]):
             Invalid: the file contradicts the cluster.
             Incomplete: the cluster cannot be read completely.
         """
-        return from_message(
-            PoolsStatus, self._placement("GetPoolStatus", placement_pb2.GetPoolStatusRequest(), timeout)
-        )
+        from autothrottle.core.capacity.results import PoolsStatus
+
+        return from_message(PoolsStatus, self._placement(placement_pb2.GetPoolStatusRequest(), timeout))
 
     def get_capacity(
-        self, request: placement_pb2.GetCapacityRequest, timeout: timedelta = PLAN_TIMEOUT
-    ) -> CapacityAnswer:
+        self,
+        workload: Workload,
+        instances: Sequence[InstanceType],
+        shares: UsableShares | None = None,
+        goal: RecoveryGoal | None = None,
+        timeout: timedelta = PLAN_TIMEOUT,
+    ) -> CapacityPlan:
         """Return how many brokers of which instance type a workload needs.
+
+        Args:
+            workload: the data that clients write and read.
+            instances: 1 to 20, with different names.
+            shares: of each resource that may be used; None: the defaults.
+            goal: the loss that the brokers survive; None: that of one broker.
+            timeout: of the call.
 
         Raises:
             Invalid: a value is out of its range, or too many brokers would be needed.
         """
-        return from_message(CapacityAnswer, self._placement("GetCapacity", request, timeout))
+        from autothrottle import planning_messages
+        from autothrottle.core.capacity.sizing import RecoveryGoal, UsableShares
 
-    def get_forecast(self, timeout: timedelta | None = None) -> ForecastAnswer:
+        inputs = workload, instances, shares or UsableShares(), goal or RecoveryGoal()
+        answer = self._placement(planning_messages.capacity_request(*inputs), timeout)
+        return planning_messages.capacity_from_message(answer, workload, instances)
+
+    def get_forecast(self, timeout: timedelta | None = None) -> TimedForecasts:
         """Return when brokers and pools reach their limits, as computed in the last hour.
 
         Raises:
             Missing: the server has no history, or it has no sample.
         """
-        return from_message(ForecastAnswer, self._placement("GetForecast", placement_pb2.GetForecastRequest(), timeout))
+        from autothrottle.core.capacity.results import TimedForecasts
 
-    def _placement(self, method: str, request: Message, timeout: timedelta | None) -> Any:
-        """Call a method of the placement service that may be repeated."""
+        return from_message(TimedForecasts, self._placement(placement_pb2.GetForecastRequest(), timeout))
+
+    def _placement(self, request: Message, timeout: timedelta | None) -> Any:
+        """Call a method of the placement service, which has the name of its request without `Request`."""
+        method = type(request).__name__.removesuffix("Request")
 
         def call(replica: Replica, seconds: float) -> Message:
             response: Message = getattr(PlacementServiceStub(replica.channel), method)(request, timeout=seconds)

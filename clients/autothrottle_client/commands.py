@@ -14,31 +14,25 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import Allowances, LeftOut, PauseMode, RunningMove, Submission
 from autothrottle.core.texts import first_lines
 from autothrottle.core.units import MAX_INT32
-from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
-from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
+from autothrottle_client.admin import ESTIMATE_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.cancellation import all_partitions, named_partitions, partitions_of_broker, similar_name
 from autothrottle_client.client import PlannerClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.explanation import explanation
-from autothrottle_client.files import read_standard_input, read_text, write_text
+from autothrottle_client.files import read_standard_input, read_text
 from autothrottle_client.overview import Overview, overview
-from autothrottle_client.placement import PlacementRequest, ProposedPlacement, format_targets, plan_text
-from autothrottle_client.pools import capacity_text, difference_text, forecast_text, status_text
 from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, progress_line
 from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues
 from autothrottle_client.reassignments import Partition, ReassignmentFile, Targets, parse_reassignment_file
 from autothrottle_client.tls import Tls
 from autothrottle_client.top import overview_text, run_top
-
-if TYPE_CHECKING:
-    from autothrottle.core.capacity.sizing import InstanceType
 
 CLIENT_ID = "throttlectl"
 """The client id of all calls."""
@@ -295,158 +289,17 @@ def plan(call: CommandCall) -> None:
     throttlectl plan capacity --instances instances.csv --bytes-in 200MB/s --retention 12h
     throttlectl plan forecast
     """
-    arguments = call.arguments
-    _refuse_other_options(arguments)
-    if arguments.operation in _POOL_ANSWERS:
-        _POOL_ANSWERS[arguments.operation](call)
-        return
-    placement = call.admin.plan_placement(_placement_request(arguments), max(call.timeout, PLAN_TIMEOUT))
-    if arguments.out:
-        for path, targets in _plan_files(Path(arguments.out), placement):
-            _write_targets(path, targets)
-    call.show(placement, plan_text(placement), placement.warnings)
+    from autothrottle_client.plan_command import run_plan  # other commands need no planning
+
+    run_plan(call)
 
 
-def _write_targets(path: Path, targets: Mapping[Partition, tuple[int, ...]]) -> None:
-    try:
-        write_text(path, format_targets(targets))
-    except OSError as error:
-        raise Invalid(f"{path} cannot be written: {error.strerror}; give the path of a new file") from None
-
-
-_REQUESTS: Mapping[str, type[PlacementRequest]] = {
-    "rebuild": placement_pb2.RebuildRequest,
-    "rebalance": placement_pb2.RebalanceRequest,
-    "scale": placement_pb2.ScaleRequest,
-    "decommission": placement_pb2.DecommissionRequest,
-}
-_REBUILD_FIELDS = {
-    "by_storage": "strategy",
-    "force": "force",
-    "partition_size_factor": "partition_size_factor",
-    "sub_affinity": "substitution_affinity",
-    "leader_evac_brokers": "leader_evacuation_brokers",
-    "leader_evac_topics": "leader_evacuation_topics",
-    "phased_reassignment": "phased",
-    "chunk_step_size": "brokers_per_step",
-}
-"""Option that only a rebuild takes -> field of its request."""
-
-
-def _apply(call: CommandCall) -> None:
-    arguments, timeout = call.arguments, max(call.timeout, PLAN_TIMEOUT)
-    difference = call.admin.plan_pools(arguments.repair_lost, arguments.allow_fewer_racks, timeout)
-    if arguments.out and difference.targets:
-        _write_targets(Path(arguments.out), difference.targets)
-    call.show(difference, difference_text(difference), difference.warnings)
-
-
-def _pool_status(call: CommandCall) -> None:
-    status = call.admin.get_pool_status(max(call.timeout, PLAN_TIMEOUT))
-    call.show(status, status_text(status), status.warnings)
-
-
-def _capacity(call: CommandCall) -> None:
-    answer = call.admin.get_capacity(_capacity_request(call.arguments), max(call.timeout, PLAN_TIMEOUT))
-    call.show(answer, capacity_text(answer), answer.notes)
-
-
-def _capacity_request(arguments: argparse.Namespace) -> placement_pb2.GetCapacityRequest:
-    if absent := [name for name in ("instances", "bytes_in", "retention") if not getattr(arguments, name)]:
-        raise Invalid(f"plan capacity needs --{absent[0].replace('_', '-')}")
-    from autothrottle_client.instance_file import read_instance_file  # other commands need no sizes of instances
-
-    instances, problems = read_instance_file(arguments.instances)
-    if problems:
-        raise Invalid("; ".join(problems))
-    return placement_pb2.GetCapacityRequest(
-        workload=placement_pb2.CapacityWorkload(
-            bytes_in_per_second=arguments.bytes_in,
-            mean_bytes_in_per_second=arguments.mean_bytes_in,
-            fan_out=arguments.fan_out,
-            retention=arguments.retention,
-            replication=arguments.replication,
-            partitions=arguments.partitions,
-        ),
-        instances=map(_instance_message, instances),
-        failure=placement_pb2.CapacityFailure(
-            loss=placement_pb2.CapacityLoss.Value(f"CAPACITY_LOSS_{(arguments.survive or 'broker').upper()}"),
-            recover_within=arguments.recover_within,
-        ),
-    )
-
-
-def _instance_message(instance: InstanceType) -> placement_pb2.CapacityInstance:
-    return placement_pb2.CapacityInstance(
-        name=instance.name,
-        storage_bytes=instance.storage,
-        network_in_bytes_per_second=instance.network_in,
-        network_out_bytes_per_second=instance.network_out,
-        disk_bytes_per_second=instance.disk,
-        price_per_month=instance.price,
-    )
-
-
-def _forecast(call: CommandCall) -> None:
-    answer = call.admin.get_forecast()
-    call.show(answer, forecast_text(answer))
-
+PLACEMENTS = ("rebuild", "rebalance", "scale", "decommission")
+PLANS = (*PLACEMENTS, "apply", "status", "capacity", "forecast")
+"""The operations of `plan`."""
 
 LOSSES = ("none", "broker", "rack")
 """What the brokers of `plan capacity` may lose."""
-
-_POOL_ANSWERS: Mapping[str, Callable[[CommandCall], None]] = {
-    "apply": _apply,
-    "status": _pool_status,
-    "capacity": _capacity,
-    "forecast": _forecast,
-}
-_PLACEMENTS = tuple(_REQUESTS)
-
-PLANS = (*_PLACEMENTS, *_POOL_ANSWERS)
-"""The operations of `plan`."""
-
-_WORKLOAD_OPTIONS = ("bytes_in", "mean_bytes_in", "retention", "fan_out", "replication", "partitions")
-
-_OPERATIONS_OF: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("topics", "topics_exclude", "brokers"), _PLACEMENTS),
-    **dict.fromkeys(("allow_fewer_racks", "out"), (*_PLACEMENTS, "apply")),
-    **dict.fromkeys(_REBUILD_FIELDS, ("rebuild",)),
-    "leaving": ("decommission",),
-    "repair_lost": ("apply",),
-    **dict.fromkeys(("instances", *_WORKLOAD_OPTIONS, "survive", "recover_within"), ("capacity",)),
-}
-"""Option of `plan` -> the operations that it has an effect on."""
-
-
-def _refuse_other_options(arguments: argparse.Namespace) -> None:
-    for name, operations in _OPERATIONS_OF.items():
-        if getattr(arguments, name) and arguments.operation not in operations:
-            text = f"--{name.replace('_', '-')} has no effect on {arguments.operation}; leave it out, or plan"
-            raise Invalid(f"{text} {' or '.join(operations)}")
-    if arguments.operation in _PLACEMENTS and not arguments.topics:
-        raise Invalid("--topics is needed; give names or regular expressions, '.*' for all topics")
-
-
-def _plan_files(path: Path, plan: ProposedPlacement) -> list[tuple[Path, Mapping[Partition, tuple[int, ...]]]]:
-    """Return each file of a plan with its targets: one file, or one per step."""
-    if not plan.steps:
-        return [(path, plan.targets)]
-    return [(path.with_stem(f"{path.stem}-phase{number}"), step) for number, step in enumerate(plan.steps)]
-
-
-def _placement_request(arguments: argparse.Namespace) -> PlacementRequest:
-    scope = placement_pb2.PlacementScope(
-        topics=arguments.topics, topics_exclude=arguments.topics_exclude, brokers=arguments.brokers
-    )
-    operation, values = arguments.operation, dict[str, Any]()
-    if operation == "rebuild":
-        storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
-        values = {field: getattr(arguments, option) for option, field in _REBUILD_FIELDS.items()}
-        values["strategy"] = storage if arguments.by_storage else count
-    elif operation == "decommission":
-        values = {"leaving": arguments.leaving}
-    return _REQUESTS[operation](scope=scope, allow_fewer_racks=arguments.allow_fewer_racks, **values)
 
 
 def cancel(call: CommandCall) -> int | None:

@@ -288,3 +288,9 @@ def _kind(value: Any) -> str:
 def _shown(value: Any) -> str:
     text = "missing" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def format_targets(targets: Mapping[Partition, tuple[int, ...]]) -> str:
+    """Return targets as a file of kafka-reassign-partitions.sh."""
+    rows = [{"topic": topic, "partition": number, "replicas": list(to)} for (topic, number), to in targets.items()]
+    return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")) + "\n"

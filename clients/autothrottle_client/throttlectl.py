@@ -262,7 +262,7 @@ def _add_capacity(plan: argparse.ArgumentParser) -> None:
     _value(plan, "--mean-bytes-in", "RATE", _quantity, "capacity: the same on average (default: as at peak)", default=0)
     _value(plan, "--retention", "TIME", parse_span, "capacity: time for which records are kept, like 12h or 7d")
     _value(plan, "--fan-out", "FACTOR", float, "capacity: bytes that consumers read for each byte produced (default 1)")
-    _value(plan, "--replication", "N", int, "capacity: replication factor (default 3)", default=0)
+    _value(plan, "--replication", "N", int, "replication factor of a rebuild or capacity (default 3)", default=0)
     _value(plan, "--partitions", "N", int, "capacity: number of partitions, without replicas", default=0)
     plan.add_argument("--survive", choices=commands.LOSSES, help="capacity: what may be lost (default broker)")
     _value(plan, "--recover-within", "TIME", parse_span, "capacity: time until all replicas exist again (default 4h)")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
+from autothrottle.core.placement.plan import DecommissionOptions, PlanScope
 from autothrottle.topicmappr.command_line import main
-from autothrottle.v1 import placement_pb2
 from autothrottle_client.admin import AdminClient
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka import Partition
@@ -64,10 +64,9 @@ def logs(cluster: KraftCluster) -> dict[tuple[int, Partition], int]:
 
 def test_the_service_plans_in_a_process_of_its_own(topic: str, admin: str) -> None:
     """It reads the brokers itself, sizes and free storage included."""
-    request = placement_pb2.DecommissionRequest(leaving=[LEAVING])
-    request.scope.topics.append(topic)
+    options = DecommissionOptions(scope=PlanScope((topic,)), leaving=(LEAVING,))
     with AdminClient(admin) as client:
-        plan = client.plan_placement(request)
+        plan = client.plan_placement(options)
     assert sorted(plan.targets) == [(topic, partition) for partition in range(3)]
     assert all(LEAVING not in replicas for replicas in plan.targets.values())
     assert plan.copied_bytes > 1_000_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from autothrottle.core.capacity.forecasts import HistorySample, LimitForecast, PoolsInUse, limit_forecasts
+from autothrottle.core.capacity.forecasts import HistorySample, PoolsInUse, limit_forecasts
 from autothrottle.core.capacity.pools import Pools
+from autothrottle.core.capacity.results import TimedForecasts
 from autothrottle.core.capacity.sizing import UsableShares
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.exported_metrics import POOL_EXHAUSTION, MetricSample
@@ -25,15 +25,6 @@ _TIMEOUT = timedelta(seconds=120)
 """Timeout of reading the cluster."""
 
 _CLOSE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class TimedForecasts:
-    """The forecasts of all brokers and pools."""
-
-    forecasts: tuple[LimitForecast, ...]
-    time: datetime
-    """When they were computed, UTC."""
 
 
 class PoolsFile(Protocol):
@@ -96,8 +87,8 @@ class LimitForecaster:
         """Return the time until each limit of a pool, as of now."""
         now = self._clock()
         for forecast in self._last.forecasts if self._last else ():
-            if forecast.kind == "pool" and (seconds := forecast.seconds(now)) is not None:
-                yield POOL_EXHAUSTION.sample(seconds, forecast.name, forecast.dimension.key)
+            if forecast.pool and (seconds := forecast.seconds(now)) is not None:
+                yield POOL_EXHAUSTION.sample(seconds, forecast.pool, forecast.resource)
 
     def compute(self) -> None:
         """Compute the forecasts now.
@@ -110,7 +101,7 @@ class LimitForecaster:
         except AutothrottleError as error:
             self._error = error
             raise
-        self._last = TimedForecasts(forecasts, self._clock())
+        self._last = TimedForecasts(self._clock(), forecasts)
 
     def _history(self) -> Iterator[HistorySample]:
         for sample in self._samples():

@@ -12,8 +12,9 @@ import grpc
 from google.protobuf.message import Message
 
 from autothrottle.core.capacity.pools import Pools
+from autothrottle.core.capacity.results import TimedForecasts
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.placement.forecaster import LimitForecaster, TimedForecasts
+from autothrottle.placement.forecaster import LimitForecaster
 from autothrottle.placement.servicer import forecast_message, present_pools
 from autothrottle.runtime.child_processes import ChildProcesses
 from autothrottle.runtime.configuration import Configuration

@@ -1,5 +1,5 @@
 """`topicmappr` and `metricsfetcher`: plan where replicas go, and store the metrics that plans need.
 
 `command_line` runs topicmappr, `metricsfetcher` the other command. `sources` connects to clusters and metrics systems;
-`commands` plans with what they return; `report` prints. The type to know is `commands.Result`.
+`report` prints the results of `core.placement.operations`.
 """

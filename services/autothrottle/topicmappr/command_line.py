@@ -20,10 +20,12 @@ from autothrottle.core.capacity.broker_tags import broker_tags
 from autothrottle.core.capacity.forecasts import PoolsInUse, limit_forecasts
 from autothrottle.core.capacity.packing import PoolsState, pools_state
 from autothrottle.core.capacity.pools import pool_plans
-from autothrottle.core.capacity.values import capacity_value, forecast_values, last_peaks, plans_value, status_rows
+from autothrottle.core.capacity.values import pool_statuses, pools_difference
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.placement.partition_map import TopicPartitionKey
+from autothrottle.core.placement import plan as placement
+from autothrottle.core.placement.operations import PlacementResult, check_options, needs_storage, plan_placement
+from autothrottle.core.placement.partition_map import TopicPartitionKey, without_no_ops
 from autothrottle.runtime.command_line import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -35,60 +37,14 @@ from autothrottle.runtime.command_line import (
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.runtime.pools_file import format_pools, members_of, read_pools, schema
-from autothrottle.topicmappr.capacity import (
-    capacity_report,
-    given_workload,
-    measured_options,
-    plan_capacity,
-    read_instances,
-)
+from autothrottle.runtime.regular_expressions import compile_pattern
+from autothrottle.topicmappr import options as flags
+from autothrottle.topicmappr import pools as topic_pools
+from autothrottle.topicmappr.capacity import measured_options, plan_capacity, read_instances, workload_of
 from autothrottle.topicmappr.cluster_file import format_cluster
-from autothrottle.topicmappr.commands import (
-    Result,
-    check_plan_options,
-    needs_cluster,
-    needs_metrics,
-    plan_decommission,
-    plan_rebalance,
-    plan_rebuild,
-    plan_relief,
-)
-from autothrottle.topicmappr.execution import execute, submit
-from autothrottle.topicmappr.forecast import forecast_report, write_metrics
-from autothrottle.topicmappr.map_files import map_files, write_files
-from autothrottle.topicmappr.options import (
-    COMMAND_OPTIONS,
-    DATADOG_VARIABLES,
-    IN_ENVIRONMENT,
-    PREFIX,
-    ApplyOptions,
-    CapacityOptions,
-    ClusterOptions,
-    DatadogOptions,
-    DecommissionCommandOptions,
-    ForecastOptions,
-    MetricsSource,
-    PlanningOptions,
-    PoolsOptions,
-    RebalanceCommandOptions,
-    RebuildCommandOptions,
-    RelieveCommandOptions,
-    ScaleCommandOptions,
-    TagOptions,
-    cluster_defaults,
-)
-from autothrottle.topicmappr.pools import (
-    derived_pools,
-    fit_report,
-    fitting_pools,
-    map_files_of,
-    new_topic,
-    packed,
-    packing_report,
-    packing_value,
-    plans_report,
-    status_report,
-)
+from autothrottle.topicmappr.execution import submit
+from autothrottle.topicmappr.forecast import write_metrics
+from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
 from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import (
     READ_TIMEOUT,
@@ -105,7 +61,10 @@ from autothrottle.topicmappr.tagging import (
     tagging_value,
     taggings,
 )
+from autothrottle_client import plan_report
 from autothrottle_client.files import write_text
+from autothrottle_client.plan_options import flag, plan_options
+from autothrottle_client.reassignments import parse_reassignment
 from autothrottle_client.suggestions import suggestion
 
 EXIT_DRIFT = 3
@@ -163,7 +122,7 @@ def main(words: list[str]) -> int:
     if command in ("help", "--help", "-help", "-h"):
         print(_usage())
         return 0
-    if command not in COMMAND_OPTIONS:
+    if command not in flags.COMMAND_OPTIONS:
         print(f"unknown command {command!r}{suggestion('topicmappr', command)}\n\n{_usage()}", file=sys.stderr)
         return EXIT_USAGE
     return _run(command, arguments)
@@ -183,13 +142,13 @@ def _without_old_spelling(arguments: list[str]) -> list[str]:
 
 def _run(command: str, arguments: Sequence[str]) -> int:
     """Run a command with its options and its words, or print its help text."""
-    kind = COMMAND_OPTIONS[command]
+    kind = flags.COMMAND_OPTIONS[command]
     most_words = _MOST_TOPICS + 1 if command == "pools" else int(command in _ARGUMENTS)
     # Datadog's variables are known, although only one command uses them.
-    foreign = frozenset() if issubclass(kind, DatadogOptions) else DATADOG_VARIABLES
+    foreign = frozenset() if issubclass(kind, flags.DatadogOptions) else flags.DATADOG_VARIABLES
     environ = {name: text for name, text in os.environ.items() if name not in foreign}
     options, warnings, words = parse_command(
-        kind, arguments, environ, PREFIX, IN_ENVIRONMENT, cluster_defaults, most_words
+        kind, arguments, environ, flags.PREFIX, flags.IN_ENVIRONMENT, flags.cluster_defaults, most_words
     )
     for warning in warnings:
         print(warning, file=sys.stderr)
@@ -199,21 +158,33 @@ def _run(command: str, arguments: Sequence[str]) -> int:
     return _COMMANDS[command](options, *words) or 0
 
 
-def _rebuild(options: RebuildCommandOptions) -> int:
-    check_plan_options(options)
+def _rebuild(options: flags.RebuildCommandOptions) -> int:
+    replicas = parse_reassignment(options.map_string) if options.map_string else {}
+    rules = plan_options(placement.RebuildOptions, options, replicas=replicas)
+    if rules.strategy is placement.Strategy.STORAGE and not rules.use_metadata:
+        raise Invalid("--placement=storage requires --use-meta=true")
+    return _finish(options, _planned(options, rules))
+
+
+def _rebalance(options: flags.RebalanceCommandOptions) -> int:
+    return _finish(options, _planned(options, plan_options(placement.RebalanceOptions, options)))
+
+
+def _scale(options: flags.ScaleCommandOptions) -> int:
+    return _finish(options, _planned(options, plan_options(placement.ScaleOptions, options)))
+
+
+def _planned(options: flags.PlanningOptions, rules: placement.PlanOptions) -> PlacementResult:
+    """Read the cluster if the plan needs it, and return the plan."""
+    check_options(rules, flag)
     cluster = None
-    if needs_cluster(options) or options.cluster_file:
-        cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
-    return _finish(options, plan_rebuild(options, cluster))
+    is_map_alone = isinstance(rules, placement.RebuildOptions) and rules.replicas and not rules.use_metadata
+    if not is_map_alone or options.cluster_file:
+        cluster = read_cluster(options, needs_storage(rules) is not False, options.metrics_age)
+    return plan_placement(rules, cluster, compile_pattern, flag)
 
 
-def _even_out(options: RebalanceCommandOptions | ScaleCommandOptions) -> int:
-    check_plan_options(options)
-    cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
-    return _finish(options, plan_rebalance(options, cluster))
-
-
-def _export(options: ClusterOptions, path: str = "") -> None:
+def _export(options: flags.ClusterOptions, path: str = "") -> None:
     if not path:
         raise InvalidConfiguration(["export has no file. Fix: topicmappr export cluster.json"])
     cluster = read_cluster(options, with_metrics=True)
@@ -224,13 +195,13 @@ def _export(options: ClusterOptions, path: str = "") -> None:
     print(f"{len(cluster.brokers)} brokers and {len(cluster.partitions)} partitions written to {path}")
 
 
-def _apply(options: ApplyOptions, path: str = "") -> int:
+def _apply(options: flags.ApplyOptions, path: str = "") -> int:
     if not path:
         raise InvalidConfiguration(["apply has no file. Fix: topicmappr apply pools.toml"])
     if options.check and options.execute:
         raise InvalidConfiguration(["--check changes nothing, and --execute does. Fix: leave one out"])
     pools, source = read_pools(path)
-    with_metrics = pools.need_storage or options.metrics_source is MetricsSource.KAFKA
+    with_metrics = pools.need_storage or options.metrics_source is flags.MetricsSource.KAFKA
     cluster = read_cluster(options, with_metrics, options.metrics_age)
     plans = pool_plans(
         pools,
@@ -240,64 +211,60 @@ def _apply(options: ApplyOptions, path: str = "") -> int:
         repair_lost=options.repair_lost,
         allow_fewer_racks=options.allow_fewer_racks,
     )
-    files = () if options.check or options.dry_run else map_files_of(plans)
+    difference = pools_difference(plans)
+    files = () if options.check or options.dry_run else topic_pools.map_files_of(plans)
     write_files(options.out_path, files)
-    if options.json:
-        names = [str(Path(options.out_path or ".") / file.name) for file in files]
-        print(json.dumps({**plans_value(plans), "files": names}, indent=2))
-    else:
-        print(plans_report(plans))
-        if not options.check and not options.dry_run:
-            print(files_block(options.out_path, files))
+    value = {**plan_report.difference_value(difference), "files": _paths(options, files)}
+    _show(options.json, value, plan_report.difference_report(difference))
+    if not (options.json or options.check or options.dry_run):
+        print(files_block(options.out_path, files))
     if options.check:
         return EXIT_DRIFT if plans.has_drift else 0
     status = submit(options, plans.changed) if options.execute else 0
     return EXIT_FAILED if plans.is_refused else status
 
 
-def _pools(options: PoolsOptions, action: str = "", *topics: str) -> None:
+def _pools(options: flags.PoolsOptions, action: str = "", *topics: str) -> None:
     if action not in _POOL_ACTIONS or bool(topics) != (action == "fit"):
         raise InvalidConfiguration([f"pools needs one of {', '.join(_POOL_ACTIONS)}. Fix: topicmappr pools status"])
     _POOL_ACTIONS[action](options, topics)
 
 
-def _print_schema(options: PoolsOptions, topics: Sequence[str]) -> None:
+def _print_schema(options: flags.PoolsOptions, topics: Sequence[str]) -> None:
     print(json.dumps(schema(), indent=2))
 
 
-def _print_derived_pools(options: PoolsOptions, topics: Sequence[str]) -> None:
-    print(format_pools(derived_pools(read_cluster(options, with_metrics=False))), end="")
+def _print_derived_pools(options: flags.PoolsOptions, topics: Sequence[str]) -> None:
+    print(format_pools(topic_pools.derived_pools(read_cluster(options, with_metrics=False))), end="")
 
 
-def _print_status(options: PoolsOptions, topics: Sequence[str]) -> None:
+def _print_status(options: flags.PoolsOptions, topics: Sequence[str]) -> None:
     state, in_use = _pools_state(options)
-    rows = [dict(row) for row in status_rows(state)]
-    if options.history:
-        peaks = last_peaks(limit_forecasts(read_history(options), 1.0, in_use))
-        rows = [row | {"peaks": peaks.get(row["pool"], {})} for row in rows]
-    print(json.dumps(rows, indent=2) if options.json else status_report(rows))
+    forecasts = limit_forecasts(read_history(options), 1.0, in_use) if options.history else ()
+    statuses = pool_statuses(state, forecasts)
+    _show(options.json, plan_report.status_values(statuses), plan_report.status_report(statuses))
 
 
-def _print_fit(options: PoolsOptions, topics: Sequence[str]) -> None:
+def _print_fit(options: flags.PoolsOptions, topics: Sequence[str]) -> None:
     new = []
     if options.bytes_in:
         if not options.retention:
             raise InvalidConfiguration(["retention is not given, and --bytes-in is. Fix: --retention=24 (hours)"])
         load = options.bytes_in, options.retention, options.replication, options.fan_out
-        new = [new_topic(topic, *load) for topic in topics]
+        new = [topic_pools.new_topic(topic, *load) for topic in topics]
     state, _ = _pools_state(options)
-    uses = fitting_pools(state, () if new else topics, new)
+    uses = topic_pools.fitting_pools(state, () if new else topics, new)
     value = {topic: {name: use.ratio for name, use in pools.items()} for topic, pools in uses.items()}
-    print(json.dumps(value, indent=2) if options.json else fit_report(uses, state.offers))
+    _show(options.json, value, topic_pools.fit_report(uses, state.offers))
 
 
-def _print_packing(options: PoolsOptions, topics: Sequence[str]) -> None:
+def _print_packing(options: flags.PoolsOptions, topics: Sequence[str]) -> None:
     state, _ = _pools_state(options)
-    value = packing_value(state, packed(state, options.new_pools))
-    print(json.dumps(value, indent=2) if options.json else packing_report(value))
+    value = topic_pools.packing_value(state, topic_pools.packed(state, options.new_pools))
+    _show(options.json, value, topic_pools.packing_report(value))
 
 
-def _pools_state(options: PoolsOptions) -> tuple[PoolsState, PoolsInUse]:
+def _pools_state(options: flags.PoolsOptions) -> tuple[PoolsState, PoolsInUse]:
     pools, source = read_pools(options.pools)
     if options.sample:
         cluster, rates, _ = measured_cluster(options, options.sample)
@@ -308,7 +275,7 @@ def _pools_state(options: PoolsOptions) -> tuple[PoolsState, PoolsInUse]:
     return state, PoolsInUse(pools, members, cluster.replication)
 
 
-_POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {
+_POOL_ACTIONS: Mapping[str, Callable[[flags.PoolsOptions, Sequence[str]], None]] = {
     "export": _print_derived_pools,
     "status": _print_status,
     "fit": _print_fit,
@@ -317,7 +284,7 @@ _POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {
 }
 
 
-def _forecast(options: ForecastOptions) -> None:
+def _forecast(options: flags.ForecastOptions) -> None:
     samples, in_use = read_history(options), None
     if options.pools:
         pools, source = read_pools(options.pools)
@@ -326,27 +293,27 @@ def _forecast(options: ForecastOptions) -> None:
     forecasts = list(limit_forecasts(samples, options.storage_share, in_use))
     if options.prom_file:
         write_metrics(options.prom_file, options.cluster_name, forecasts, datetime.now(UTC))
-    print(json.dumps(forecast_values(forecasts), indent=2) if options.json else forecast_report(forecasts))
+    _show(options.json, plan_report.forecast_values(forecasts), plan_report.forecast_report(forecasts))
 
 
-def _capacity(options: CapacityOptions) -> None:
+def _capacity(options: flags.CapacityOptions) -> None:
     if not options.instances:
         raise InvalidConfiguration(["instances is not given. Fix: --instances=instances.csv"])
     instances = read_instances(options.instances)
     notes: tuple[str, ...] = ()
     if options.from_cluster:
         options, notes = measured_options(options)
-    plan = plan_capacity(options, given_workload(options), instances)
+    plan = plan_capacity(options, workload_of(options), instances)
     plan = replace(plan, notes=(*notes, *plan.notes))
-    print(json.dumps(capacity_value(plan), indent=2) if options.json else capacity_report(plan))
+    _show(options.json, plan_report.capacity_value(plan), plan_report.capacity_report(plan))
 
 
-def _tag(options: TagOptions) -> int:
+def _tag(options: flags.TagOptions) -> int:
     if not options.datadog:
         raise InvalidConfiguration(["tag has no destination. Fix: topicmappr tag --datadog"])
     pools = read_pools(options.pools) if options.pools else None
     with open_host_tags(options) as host_tags:
-        cluster = read_cluster(options, options.metrics_source is MetricsSource.KAFKA)
+        cluster = read_cluster(options, options.metrics_source is flags.MetricsSource.KAFKA)
         brokers = members_of(*pools, cluster).brokers if pools else {}
         tags = broker_tags(cluster.partitions, brokers, options.most_topics)
         hosts = hosts_of_brokers(host_tags.fetch_tags(READ_TIMEOUT), options.broker_id_tag, options.host_tags)
@@ -354,14 +321,11 @@ def _tag(options: TagOptions) -> int:
         require_hosts(result, problems)
         changed = {tagging.host: tagging.tags.tags for tagging in result if tagging.is_changed}
         refused = {} if options.dry_run else host_tags.replace_own_tags(changed, READ_TIMEOUT)
-    if options.json:
-        print(json.dumps(tagging_value(result, problems, refused), indent=2))
-    else:
-        print(tagging_report(result, problems, refused))
+    _show(options.json, tagging_value(result, problems, refused), tagging_report(result, problems, refused))
     return EXIT_FAILED if refused else 0
 
 
-def _decommission(options: DecommissionCommandOptions, word: str = "") -> int:
+def _decommission(options: flags.DecommissionCommandOptions, word: str = "") -> int:
     leaving = _broker_ids("decommission", word)
     if not options.execute or options.dry_run:
         return _finish(options, _drain_plan(options, leaving))
@@ -384,12 +348,12 @@ def _decommission(options: DecommissionCommandOptions, word: str = "") -> int:
         return status
 
 
-def _drain_plan(options: DecommissionCommandOptions, leaving: Sequence[int]) -> Result:
-    cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
-    return plan_decommission(options, leaving, cluster)
+def _drain_plan(options: flags.DecommissionCommandOptions, leaving: Sequence[int]) -> PlacementResult:
+    scope = placement.PlanScope(options.topics or (".*",), options.topics_exclude, options.brokers)
+    return _planned(options, plan_options(placement.DecommissionOptions, options, scope=scope, leaving=tuple(leaving)))
 
 
-def _relieve(options: RelieveCommandOptions, word: str = "") -> int:
+def _relieve(options: flags.RelieveCommandOptions, word: str = "") -> int:
     brokers = _broker_ids("relieve", word)
     if len(brokers) > 1:
         raise InvalidConfiguration(["relieve takes one broker. Fix: relieve one after the other"])
@@ -398,10 +362,12 @@ def _relieve(options: RelieveCommandOptions, word: str = "") -> int:
         cluster, growth, _ = measured_cluster(options, options.sample)
     else:
         cluster = read_cluster(options, with_metrics=True, max_age=options.metrics_age)
-    return _finish(options, plan_relief(options, brokers[0], cluster, growth))
+    scope = placement.PlanScope(options.topics or (".*",), options.topics_exclude, options.brokers)
+    rules = plan_options(placement.ReliefOptions, options, scope=scope, broker=brokers[0], growth=growth)
+    return _finish(options, plan_placement(rules, cluster, compile_pattern, flag))
 
 
-def _uncordon(options: ClusterOptions, word: str = "") -> None:
+def _uncordon(options: flags.ClusterOptions, word: str = "") -> None:
     brokers = _broker_ids("uncordon", word)
     with open_cordons(options) as cordons:
         print(f"Uncordoned: {_listed(cordons.uncordon(brokers))}")
@@ -419,29 +385,46 @@ def _listed(brokers: Sequence[int]) -> str:
     return ", ".join(map(str, brokers)) or "none"
 
 
-def _finish(options: PlanningOptions, result: Result) -> int:
+def _finish(options: flags.PlanningOptions, result: PlacementResult) -> int:
     """Print a plan, write its files and submit it, unless warnings prevent that."""
     refused = _is_refused(options, result)
-    files = () if refused or options.dry_run else map_files(result.maps, options.out_file)
+    has_no_ops = isinstance(options, flags.RebuildCommandOptions) and not options.skip_no_ops
+    maps = result.steps if has_no_ops else result.changes
+    files = () if refused or options.dry_run else map_files(maps, options.out_file)
     if not options.json:
-        print(report(options, result))
+        explained = options.explain or getattr(options, "verbose", False)
+        print(report(result, explained, changed_only=not has_no_ops and not explained))
     write_files(options.out_path, files)
     if options.json:
-        names = [str(Path(options.out_path or ".") / file.name) for file in files]
-        print(json.dumps(result_value(result, names, options.explain), indent=2))
+        print(json.dumps(result_value(result, _paths(options, files), options.explain), indent=2))
     elif not refused and not options.dry_run:
         print(files_block(options.out_path, files))
     if refused:
         print(_refusal(options, result), file=sys.stderr)
         return EXIT_FAILED
-    return execute(options, result) if options.execute else 0
+    if not options.execute:
+        return 0
+    if len(maps) > 1:
+        raise Invalid(
+            f"the plan has {len(maps)} maps, and each must end before the next one starts. Fix: leave out "
+            "--execute, and submit one file after the other with `throttlectl reassign FILE`"
+        )
+    return submit(options, without_no_ops(result.plan.old_map, result.plan.new_map))
 
 
-def _is_refused(options: PlanningOptions, result: Result) -> bool:
+def _paths(options: flags.OutputOptions, files: Sequence[MapFile]) -> list[str]:
+    return [str(Path(options.out_path or ".") / file.name) for file in files]
+
+
+def _show(as_json: bool, value: object, text: str) -> None:
+    print(json.dumps(value, indent=2) if as_json else text)
+
+
+def _is_refused(options: flags.PlanningOptions, result: PlacementResult) -> bool:
     return bool(result.plan.refusals) or (result.needs_consent and not options.ignore_warns)
 
 
-def _refusal(options: PlanningOptions, result: Result) -> str:
+def _refusal(options: flags.PlanningOptions, result: PlacementResult) -> str:
     """Return that no map is written, and the fix; the report has the reasons, a line each."""
     if not result.plan.refusals:
         return "Warnings encountered, partition map not created. Override with --ignore-warns."
@@ -455,8 +438,8 @@ def _refusal(options: PlanningOptions, result: Result) -> str:
 
 _COMMANDS: Mapping[str, Callable[..., int | None]] = {
     "rebuild": _rebuild,
-    "rebalance": _even_out,
-    "scale": _even_out,
+    "rebalance": _rebalance,
+    "scale": _scale,
     "decommission": _decommission,
     "relieve": _relieve,
     "uncordon": _uncordon,
@@ -476,7 +459,7 @@ def _usage() -> str:
 
 
 def _help(command: str) -> str:
-    options = described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())
+    options = described(declared_options(flags.COMMAND_OPTIONS[command], flags.PREFIX).values())
     return command_help(
         f"topicmappr {command}",
         f"{_ARGUMENTS.get(command, '')}[options]",

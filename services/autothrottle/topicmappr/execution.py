@@ -5,32 +5,16 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from autothrottle.core.errors import Invalid
-from autothrottle.core.placement.partition_map import PartitionMap, without_no_ops
+from autothrottle.core.placement.partition_map import PartitionMap
 from autothrottle.core.records import Allowances
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.topicmappr.commands import Result
-from autothrottle.topicmappr.options import OutputOptions, PlanningOptions
+from autothrottle.topicmappr.options import OutputOptions
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.contexts import read_token_file
 from autothrottle_client.texts import estimate_line
 from autothrottle_client.tls import Tls
 
 DEFAULT_ADMIN_ADDRESS = "127.0.0.1:8090"
-
-
-def execute(options: PlanningOptions, result: Result) -> int:
-    """Print an estimate, then submit the changed partitions, or only validate them; return the exit status.
-
-    Raises:
-        Invalid: the plan has several maps, or the service refuses it.
-    """
-    if len(result.maps) > 1:
-        raise Invalid(
-            f"the plan has {len(result.maps)} maps, and each must end before the next one starts. Fix: leave out "
-            "--execute, and submit one file after the other with `throttlectl reassign FILE`"
-        )
-    return submit(options, without_no_ops(result.plan.old_map, result.plan.new_map))
 
 
 def submit(options: OutputOptions, changed: PartitionMap) -> int:

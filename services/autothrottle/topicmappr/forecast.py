@@ -1,39 +1,12 @@
-"""`topicmappr forecast`: when brokers and pools reach their limits, from the history of metricsfetcher."""
+"""The metrics of `topicmappr forecast`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from math import inf, isfinite
 
-from autothrottle.core.capacity.forecasts import LimitForecast
+from autothrottle.core.capacity.results import LimitForecast
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.texts import escape_unprintable
-from autothrottle.topicmappr.report import table
-
-
-def forecast_report(forecasts: Sequence[LimitForecast]) -> str:
-    """Return the forecasts as a table, the first to be exhausted first."""
-    head = ("", "resource", "use of the limit", "limit reached", "80 % between")
-    ordered = sorted(forecasts, key=lambda each: each.exhaustion.days if each.exhaustion else inf)
-    rows = [
-        (
-            escape_unprintable(f"{each.kind} {each.name}"),
-            each.dimension.value,
-            f"{each.use:.1%}",
-            _day(each, each.exhaustion.days) if each.exhaustion else each.problem,
-            f"{_day(each, each.exhaustion.earliest)} and {_day(each, each.exhaustion.latest)}"
-            if each.exhaustion and isfinite(each.exhaustion.days)
-            else "-",
-        )
-        for each in ordered
-    ]
-    return "\n".join(table([head, *rows]))
-
-
-def _day(forecast: LimitForecast, days: float) -> str:
-    day = forecast.day(days)
-    return day.isoformat() if day else "not within a year"
 
 
 def write_metrics(path: str, cluster: str, forecasts: Iterable[LimitForecast], now: datetime) -> None:
@@ -56,7 +29,8 @@ def write_metrics(path: str, cluster: str, forecasts: Iterable[LimitForecast], n
     }
     for each in forecasts:
         if (seconds := each.seconds(now)) is not None:
-            gauges[each.kind].labels(cluster, each.name, each.dimension.key).set(seconds)
+            kind, name = ("pool", each.pool) if each.broker_id is None else ("broker", str(each.broker_id))
+            gauges[kind].labels(cluster, name, each.resource).set(seconds)
     try:
         write_to_textfile(path, registry)
     except OSError as error:

@@ -11,7 +11,7 @@ from autothrottle.core.cluster.configs import validate_topic
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import PartitionMap
 from autothrottle_client.files import write_text
-from autothrottle_client.placement import format_targets
+from autothrottle_client.reassignments import format_targets
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from math import ceil, isfinite
 from typing import Any
@@ -19,20 +19,15 @@ from autothrottle.core.capacity.packing import (
     pack,
     total,
 )
-from autothrottle.core.capacity.pools import Pool, PoolPlan, PoolPlans
+from autothrottle.core.capacity.pools import Pool, PoolPlans
 from autothrottle.core.capacity.sizing import Dimension, Workload, broker_use
-from autothrottle.core.capacity.values import plan_messages
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import gigabytes
-from autothrottle.core.texts import escape_unprintable, excerpt, first_lines
-from autothrottle.core.units import copy_words
+from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.topicmappr.map_files import MapFile
-from autothrottle.topicmappr.report import change_line, table
+from autothrottle_client.plan_report import table
 
-_SHOWN_TOPICS = 10
-_SHOWN_REFUSALS = 3
 _ROUNDING = 1e-9
 """Part of a broker that is an error of floating-point numbers."""
 
@@ -44,33 +39,6 @@ def map_files_of(plans: PoolPlans) -> tuple[MapFile, ...]:
         for plan in plans.plans
         if plan.changed and not plan.plan.refusals
     )
-
-
-def plans_report(plans: PoolPlans) -> str:
-    """Return what differs as text."""
-    lines = [line for plan in plans.plans for line in _pool_lines(plan)]
-    if plans.unpooled:
-        lines.append(f"In no pool: {excerpt(plans.unpooled, _SHOWN_TOPICS)}")
-    return "\n".join(map(escape_unprintable, lines))
-
-
-def _pool_lines(plan: PoolPlan) -> Iterator[str]:
-    changed, partitions = len(plan.changed), len(plan.plan.new_map)
-    topics = len({entry.topic for entry in plan.plan.new_map})
-    state = "waits for lost brokers" if plan.lost else "as its file says"
-    if changed:
-        state = f"{changed} change, {copy_words(plan.plan.copied_bytes, plan.plan.unsized_partitions)}"
-    refusals = plan.plan.refusals
-    if refusals:
-        state = "refused"
-    yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
-    yield from (f"  {line}" for line in first_lines(refusals, _SHOWN_REFUSALS, "reason"))
-    for message in plan_messages(plan):
-        yield f"  {message}"
-    if not refusals:
-        for change in changes(plan.plan.old_map, plan.plan.new_map):
-            if change.old.replicas != change.new.replicas:
-                yield f"  {change_line(change)}"
 
 
 def derived_pools(cluster: PlacementCluster) -> tuple[Pool, ...]:
@@ -126,27 +94,6 @@ def new_topic(topic: str, bytes_in: float, retention: timedelta, replication: in
     return TopicLoad(
         topic, dict(zip(DIMENSIONS, (use.storage, use.network_in, use.network_out), strict=True)), replication
     )
-
-
-def status_report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows as a table; a share is of what the limits of the pool allow."""
-    head = ("pool", "brokers", "topics", *(dimension.value for dimension in DIMENSIONS), "limited by")
-    lines = [
-        (
-            str(row["pool"]),
-            str(row["brokers"]),
-            str(row["topics"]),
-            *(_share(row[dimension.key], row.get("peaks", {}).get(dimension.key)) for dimension in DIMENSIONS),
-            row["limit"] or "unknown",
-        )
-        for row in rows
-    ]
-    return "\n".join(table([head, *lines]))
-
-
-def _share(ratio: float | None, peak: float | None = None) -> str:
-    text = "unknown" if ratio is None else f"{ratio:.1%}" if isfinite(ratio) else "no offer"
-    return text if peak is None else f"{text}, peak {peak:.1%}"
 
 
 def fitting_pools(

@@ -6,42 +6,50 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from autothrottle.core.capacity.values import change_values
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.partition_map import MapChange, changes
-from autothrottle.core.placement.plan import PlacementPlan, PlacementStatistics, StorageSpread, explain
-from autothrottle.core.texts import escape_unprintable
-from autothrottle.topicmappr.commands import Result
-from autothrottle.topicmappr.map_files import MapFile
-from autothrottle.topicmappr.options import (
-    GIBIBYTE,
-    PlanningOptions,
-    RebalanceCommandOptions,
-    RebuildCommandOptions,
-    ScaleCommandOptions,
+from autothrottle.core.placement.operations import PlacementResult
+from autothrottle.core.placement.partition_map import changes
+from autothrottle.core.placement.plan import (
+    PlacementPlan,
+    PlacementStatistics,
+    PlanOptions,
+    RebalanceOptions,
+    RebuildOptions,
+    StorageSpread,
+    explain,
 )
-from autothrottle_client.texts import columns
+from autothrottle.core.texts import escape_unprintable
+from autothrottle.topicmappr.map_files import MapFile
+from autothrottle.topicmappr.options import GIBIBYTE
+from autothrottle_client.plan_report import change_line, change_values
 
 _NONE = "[none]"
 
 
-def report(options: PlanningOptions, result: Result) -> str:
-    """Return everything about a plan, up to its warnings."""
+def report(result: PlacementResult, explained: bool = False, changed_only: bool = True) -> str:
+    """Return everything about a plan, up to its warnings.
+
+    Args:
+        result: the plan.
+        explained: also why each replica goes where it goes.
+        changed_only: count the partitions that do not change, instead of a line for each.
+    """
+    options = result.options
     blocks = [_section("Topics:", result.topics)]
     if result.topics_excluded:
         blocks.append(_section("Topics excluded:", result.topics_excluded))
-    if isinstance(options, RebuildCommandOptions):
+    if isinstance(options, RebuildOptions):
         blocks += _rebuild_blocks(result)
-    elif isinstance(options, RebalanceCommandOptions | ScaleCommandOptions):
-        blocks += _rebalance_blocks(options, result)
-    else:
+    elif result.actions:
         blocks.append(_section("Action:", result.actions))
-    blocks.append(_section("Partition map changes:", _changes(options, result.plan)))
+    else:
+        blocks += _rebalance_blocks(options, result)
+    blocks.append(_section("Partition map changes:", _changes(result.plan, changed_only)))
     copies, total = result.plan.partitions_to_copy, result.total_partitions
     blocks.append(f"MoveRatio: {result.move_ratio:.3f} ({copies} of {total} partitions have replicas to copy)")
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
     blocks += _storage(options, result.plan)
-    if options.explain or getattr(options, "verbose", False):
+    if explained:
         reasons = (f"{reason.topic} p{reason.partition}: {reason.reason}" for reason in explain(result.plan))
         blocks.append(_section("Reasons:", reasons))
     if result.notes:
@@ -65,7 +73,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
     return "\n".join([title, *(f"  {escape_unprintable(line)}" for line in lines)])
 
 
-def _rebuild_blocks(result: Result) -> list[str]:
+def _rebuild_blocks(result: PlacementResult) -> list[str]:
     chosen = result.selection
     total = chosen.added - chosen.replaced
     counts = (
@@ -84,7 +92,7 @@ def _rebuild_blocks(result: Result) -> list[str]:
     return blocks
 
 
-def _rebalance_blocks(options: RebalanceCommandOptions | ScaleCommandOptions, result: Result) -> Iterator[str]:
+def _rebalance_blocks(options: RebalanceOptions, result: PlacementResult) -> Iterator[str]:
     plan, added = result.plan, result.selection.added
     lines = [*result.selection.messages, "-", f"{added} additional brokers added", "OK"] if added else ["OK"]
     yield _section("Validating broker list:", lines)
@@ -104,15 +112,15 @@ def _rebalance_blocks(options: RebalanceCommandOptions | ScaleCommandOptions, re
     yield f"Total relocation volume: {_volume(sum(size or 0 for size in sizes), sizes.count(None))}"
 
 
-def _targeted(options: RebalanceCommandOptions | ScaleCommandOptions) -> str:
-    if isinstance(options, RebalanceCommandOptions) and options.storage_threshold_gb:
-        return f"< {_gibibytes(options.storage_threshold_gb)} storage free"
-    if isinstance(options, RebalanceCommandOptions) and options.storage_threshold:
+def _targeted(options: RebalanceOptions) -> str:
+    if options.storage_threshold_bytes:
+        return f"< {_gibibytes(options.storage_threshold_bytes)} storage free"
+    if options.storage_threshold:
         return f">= {options.storage_threshold:.2%} threshold below hmean"
     return "storage free below the mean"
 
 
-def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: PlacementPlan) -> Iterator[str]:
+def _parameters(options: RebalanceOptions, plan: PlacementPlan) -> Iterator[str]:
     if options.partition_size_threshold:
         yield f"Ignoring partitions smaller than {options.partition_size_threshold // 2**20}MiB"
     spread = plan.new_statistics.storage
@@ -125,25 +133,12 @@ def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: Pl
     yield f"Bytes to copy: {volume} (equal storage needs {_gibibytes(plan.bound_bytes)})"
 
 
-def _changes(options: PlanningOptions, plan: PlacementPlan) -> Iterator[str]:
-    """Yield the lines of the partitions in the maps, and the number of the others; all partitions on request."""
-    is_in_maps = isinstance(options, RebuildCommandOptions) and not options.skip_no_ops
-    is_all = is_in_maps or options.explain or getattr(options, "verbose", False)
+def _changes(plan: PlacementPlan, changed_only: bool) -> Iterator[str]:
     all_changes = changes(plan.old_map, plan.new_map)
-    listed = [change for change in all_changes if is_all or change.old.replicas != change.new.replicas]
+    listed = [change for change in all_changes if change.is_change or not changed_only]
     yield from map(change_line, listed)
     if unchanged := len(all_changes) - len(listed):
         yield f"{unchanged} partition{'s' * (unchanged > 1)} unchanged"
-
-
-def change_line(change: MapChange) -> str:
-    """Return a partition before and after a plan, with notes."""
-    old, new, notes = change
-    return f"{old.topic} p{old.partition}: {_replicas(old.replicas)} -> {_replicas(new.replicas)} {', '.join(notes)}"
-
-
-def _replicas(replicas: Iterable[int]) -> str:
-    return f"[{' '.join(map(str, replicas))}]"
 
 
 def _distribution(plan: PlacementPlan) -> Iterator[str]:
@@ -158,12 +153,12 @@ def _degree(statistics: PlacementStatistics) -> str:
     return f"{degree.min}/{degree.max}/{degree.average:.2f}"
 
 
-def _storage(options: PlanningOptions, plan: PlacementPlan) -> list[str]:
+def _storage(options: PlanOptions, plan: PlacementPlan) -> list[str]:
     """Return the section about free storage; none where it is unknown before or after the plan."""
     old, new = plan.old_statistics.storage, plan.new_statistics.storage
     if old is None or new is None:
         return []
-    factor = getattr(options, "partition_size_factor", 1.0)
+    factor = options.partition_size_factor if isinstance(options, RebuildOptions) else 1
     lines = [f"Partition size factor of {factor:.2f} applied"] if factor != 1 else []
     lines += [
         f"range: {_gibibytes(old.range)} -> {_gibibytes(new.range)}",
@@ -217,9 +212,10 @@ def _volume(size: int, unsized: int) -> str:
     return f"at least {_gibibytes(size)}" if unsized else _gibibytes(size)
 
 
-def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[str, Any]:
+def result_value(result: PlacementResult, files: Sequence[str], explained: bool) -> dict[str, Any]:
     """Return a plan as a JSON value: the changed partitions, statistics, warnings and files."""
-    plan, changed = result.plan, change_values(result.plan)
+    plan = result.plan
+    changed = change_values(c for c in changes(plan.old_map, plan.new_map) if c.is_change)
     value: dict[str, Any] = {
         "topics": list(result.topics),
         "changes": changed,
@@ -257,8 +253,3 @@ def _statistics_value(statistics: PlacementStatistics) -> dict[str, Any]:
 def _broker_value(broker: PlacementBroker) -> dict[str, Any]:
     flags = [name for name in ("replace", "missing", "new", "cordoned") if getattr(broker, name)]
     return {"id": broker.id, "rack": broker.rack, "flags": flags}
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table, indented."""
-    return (f"  {line}" for line in columns(rows))

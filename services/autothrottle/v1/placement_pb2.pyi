@@ -94,7 +94,7 @@ class PlacementScope(_message.Message):
     @_builtins.property
     def brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the brokers that shall hold the replicas. -1: all brokers that hold replicas of the topics; -2: all brokers
-        of the cluster. At least one, except for Decommission: empty means all brokers of the cluster.
+        of the cluster. At least one, and each once, except for Decommission: empty means all brokers of the cluster.
         """
 
     def __init__(

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from math import inf, isfinite
 
-from autothrottle.core.capacity.growth import Exhaustion, exhaustion
+from autothrottle.core.capacity.growth import exhaustion
 from autothrottle.core.capacity.packing import pool_offers
 from autothrottle.core.capacity.pools import PoolMembers, Pools
+from autothrottle.core.capacity.results import LimitForecast
 from autothrottle.core.capacity.sizing import Dimension
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import sizes_by_topic
@@ -46,34 +47,6 @@ class PoolsInUse:
     """Topic -> its replication factor; absent: 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitForecast:
-    """When a resource of a broker or pool reaches its limit."""
-
-    kind: str
-    """`broker` or `pool`."""
-    name: str
-    dimension: Dimension
-    use: float
-    """Last daily peak as a share of the limit."""
-    last: date
-    """The day of this peak."""
-    exhaustion: Exhaustion | None
-    problem: str = ""
-    """Why the forecast failed; "": it did not."""
-
-    def day(self, days: float) -> date | None:
-        """Return the day that is some days after the last peak; None: not within a year."""
-        return self.last + timedelta(days=round(days)) if isfinite(days) else None
-
-    def seconds(self, now: datetime) -> float | None:
-        """Return the time until the limit is reached, >= 0; inf: not within a year, None: no forecast."""
-        if self.exhaustion is None:
-            return None
-        midnight = datetime.combine(self.last, datetime.min.time(), UTC)
-        return max(self.exhaustion.days * 86_400 - (now - midnight).total_seconds(), 0.0)
-
-
 @dataclass(slots=True)
 class _DailyPeaks:
     """The largest value of each day."""
@@ -83,15 +56,24 @@ class _DailyPeaks:
     def add(self, day: date, value: float) -> None:
         self.peaks[day] = max(self.peaks.get(day, value), value)
 
-    def forecast(self, kind: str, name: str, dimension: Dimension, limit: float) -> LimitForecast:
+    def forecast(self, broker_id: int | None, pool: str, dimension: Dimension, limit: float) -> LimitForecast:
         last = max(self.peaks)
         days = (last - min(self.peaks)).days + 1
         series = [self.peaks.get(last - timedelta(days=back)) for back in range(days - 1, -1, -1)]
-        use = self.peaks[last] / limit if limit else inf
+        result = LimitForecast(broker_id, pool, dimension.key, self.peaks[last] / limit if limit else inf)
         try:
-            return LimitForecast(kind, name, dimension, use, last, exhaustion(series, limit))
+            end = exhaustion(series, limit)
         except Invalid as error:
-            return LimitForecast(kind, name, dimension, use, last, None, str(error))
+            return replace(result, problem=str(error))
+        reached, earliest, latest = (_day(last, days) for days in (end.days, end.earliest, end.latest))
+        midnight = datetime.combine(last, datetime.min.time(), UTC)
+        limit_time = midnight + timedelta(days=end.days) if isfinite(end.days) else None
+        return replace(result, limit_reached=reached, earliest=earliest, latest=latest, limit_time=limit_time)
+
+
+def _day(last: date, days: float) -> str:
+    """Return the day that is some days after the last peak; "": not within a year."""
+    return (last + timedelta(days=round(days))).isoformat() if isfinite(days) else ""
 
 
 def limit_forecasts(
@@ -122,11 +104,11 @@ def limit_forecasts(
     for id, total in sorted(last_totals.items()):
         if id in used:
             peaks = {day: total + free for day, free in used[id].peaks.items()}
-            yield _DailyPeaks(peaks).forecast("broker", str(id), Dimension.STORAGE, storage_share * total)
+            yield _DailyPeaks(peaks).forecast(id, "", Dimension.STORAGE, storage_share * total)
     for offer in pool_offers(pools.pools, pools.members, totals) if pools else ():
         for dimension, limit in offer.amounts.items():
             if (offer.name, dimension) in loads:
-                yield loads[offer.name, dimension].forecast("pool", offer.name, dimension, limit)
+                yield loads[offer.name, dimension].forecast(None, offer.name, dimension, limit)
 
 
 def _pool_loads(sample: HistorySample, pools: PoolsInUse) -> Iterator[tuple[tuple[str, Dimension], float]]:

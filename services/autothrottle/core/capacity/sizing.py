@@ -9,7 +9,7 @@ Source: "Kafka Data Placement and Capacity Planning" (capacity units); KIP-73 fo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -142,6 +142,63 @@ class RecoveryGoal:
     def lost(self, brokers: int) -> int:
         """Return the number of brokers that are lost together."""
         return {Loss.NONE: 0, Loss.BROKER: 1, Loss.RACK: math.ceil(brokers / self.racks)}[self.loss]
+
+
+_MAX_RATE = 1e15
+"""Bytes per second; larger rates were probably given in another unit."""
+_RATE = (1, _MAX_RATE)
+_SHARE = (0.001, 1)
+_MAX_TIME = timedelta(days=3660)
+
+_RANGES: Mapping[type, Mapping[str, tuple[float, float]]] = {
+    Workload: {
+        "bytes_in": _RATE,
+        "mean_bytes_in": (0, _MAX_RATE),
+        "fan_out": (0, 10_000),
+        "replication": (1, 100),
+        "partitions": (0, 2**31),
+        "growth": (0, 10),
+        "months": (0, 240),
+    },
+    InstanceType: {
+        "storage": (1, 1e18),
+        **dict.fromkeys(("network_in", "network_out", "disk"), _RATE),
+        "price": (0, 1e12),
+    },
+    UsableShares: {
+        **dict.fromkeys(("storage", "network_in", "network_out", "disk"), _SHARE),
+        "partitions": (1, 2**31),
+    },
+    RecoveryGoal: {"racks": (1, 10_000), "max_ratio": _SHARE},
+}
+"""Type -> field -> the range of its value."""
+
+
+def check_inputs(
+    workload: Workload,
+    instances: Iterable[InstanceType],
+    shares: UsableShares,
+    goal: RecoveryGoal,
+    name: Callable[[type, str], str],
+) -> None:
+    """Check the inputs of `capacity_plan`. `name` returns how the caller spells a field of one of their types.
+
+    Raises:
+        Invalid: a value is out of its range, or the mean is above the peak.
+    """
+    for value in (workload, *instances, shares, goal):
+        kind = type(value)
+        for field, (least, most) in _RANGES[kind].items():
+            number = getattr(value, field)
+            if number is not None and not least <= number <= most:
+                raise Invalid(f"{name(kind, field)} {number:g} must be in [{least:g}, {most:g}]; correct it")
+    if workload.mean_bytes_in is not None and workload.mean_bytes_in > workload.bytes_in:
+        mean, peak = name(Workload, "mean_bytes_in"), name(Workload, "bytes_in")
+        raise Invalid(f"{mean} {workload.mean_bytes_in:g} must be at most {peak}, which is the peak")
+    for kind, field, time in ((Workload, "retention", workload.retention), (RecoveryGoal, "within", goal.within)):
+        if not timedelta() < time <= _MAX_TIME:
+            field, limit = name(kind, field), _MAX_TIME.total_seconds()
+            raise Invalid(f"{field} of {time.total_seconds():g} s must be in (0, {limit:g}]; give 86400 s for a day")
 
 
 @dataclass(frozen=True, slots=True)

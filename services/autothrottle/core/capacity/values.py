@@ -1,51 +1,53 @@
-"""What the capacity functions return as JSON values, for topicmappr and for the placement service."""
+"""Makes the results about pools, which an operator reads, of what the other modules compute."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import Any
 
-from autothrottle.core.capacity.forecasts import LimitForecast
-from autothrottle.core.capacity.packing import DIMENSIONS, PoolsState, fullest, total, use_of
+from autothrottle.core.capacity.packing import PoolsState, total, use_of
 from autothrottle.core.capacity.pools import PoolPlan, PoolPlans
-from autothrottle.core.capacity.sizing import FACTORS, CapacityPlan, Sizing
+from autothrottle.core.capacity.results import LimitForecast, PoolDifference, PoolsDifference, PoolStatus
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot
 from autothrottle.core.operators.plan_refusals import PlanCluster, PlanRefusal, RefusalKind, refusals
+from autothrottle.core.placement.operations import unsized_notes
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import PlacementPlan
 
 
-def plans_value(plans: PoolPlans) -> dict[str, Any]:
-    """Return what differs between pools and a cluster."""
-    return {
-        "drift": plans.has_drift,
-        "pools": [
-            {
-                "name": plan.pool.name,
-                "owner": plan.pool.owner,
-                "partitions": len(plan.plan.new_map),
-                "changes": change_values(plan.plan),
-                "copied_bytes": plan.plan.copied_bytes,
-                "unsized_partitions": plan.plan.unsized_partitions,
-                "lost_brokers": list(plan.lost),
-                "refusals": list(plan.plan.refusals),
-                "messages": list(plan_messages(plan)),
-            }
-            for plan in plans.plans
-        ],
-        "topics_in_no_pool": list(plans.unpooled),
-    }
-
-
-def plan_messages(plan: PoolPlan, why_unsized: str = "") -> Iterator[str]:
-    """Return sentences for the operator about the plan of a pool.
+def pools_difference(plans: PoolPlans, warnings: Sequence[str] = (), why_unsized: str = "") -> PoolsDifference:
+    """Return what differs between pools and a cluster.
 
     Args:
-        plan: the plan.
+        plans: of the pools.
+        warnings: sentences about the file.
         why_unsized: why partition sizes are unknown; "": it is not known.
     """
+    return PoolsDifference(
+        drift=plans.has_drift,
+        pools=tuple(
+            PoolDifference(
+                name=plan.pool.name,
+                owner=plan.pool.owner,
+                total_partitions=len(plan.plan.new_map),
+                changed_partitions=len(plan.changed),
+                copied_bytes=plan.plan.copied_bytes,
+                lost_brokers=tuple(plan.lost),
+                refusals=plan.plan.refusals,
+                messages=tuple(_messages(plan, why_unsized)),
+                unsized_partitions=plan.plan.unsized_partitions,
+                changes=tuple(c for c in changes(plan.plan.old_map, plan.plan.new_map) if c.is_change),
+            )
+            for plan in plans.plans
+        ),
+        targets={entry.key: entry.replicas for entry in plans.changed},
+        topics_in_no_pool=tuple(plans.unpooled),
+        warnings=tuple(warnings),
+    )
+
+
+def _messages(plan: PoolPlan, why_unsized: str) -> Iterator[str]:
     if plan.lost:
         yield (
             f"Brokers {', '.join(map(str, plan.lost))} are not in the cluster, and their replicas stay. Fix: wait for "
@@ -60,14 +62,6 @@ def plan_messages(plan: PoolPlan, why_unsized: str = "") -> Iterator[str]:
     yield from (f"WARN: {warning}" for warning in plan.plan.warnings if warning not in plan.plan.refusals)
 
 
-def unsized_notes(plan: PlacementPlan, why: str) -> Iterator[str]:
-    """Yield why the size of a plan's copies is unknown, or only a lower bound; nothing if all sizes are known."""
-    if count := plan.unsized_partitions:
-        is_one = count == 1
-        which = "size of 1 partition" if is_one else f"sizes of {count} partitions"
-        yield f"The {which} to copy {'is' if is_one else 'are'} unknown{why and f': {why}'}"
-
-
 def _cuts(plan: PlacementPlan) -> Iterator[PlanRefusal]:
     """Yield which partitions a plan takes replicas from: a submission refuses them."""
     snapshot = Snapshot(
@@ -79,102 +73,26 @@ def _cuts(plan: PlacementPlan) -> Iterator[PlanRefusal]:
     yield from (r for r in refusals(PlanCluster(snapshot), targets) if r.kind is RefusalKind.FEWER_REPLICAS)
 
 
-def change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
-    """Return the changed partitions of a plan, with the bytes to copy; None: unknown."""
-    return [
-        {
-            "topic": old.topic,
-            "partition": old.partition,
-            "before": list(old.replicas),
-            "after": list(new.replicas),
-            "notes": list(notes),
-            "bytes": _copied_bytes(old.size, len(set(new.replicas) - set(old.replicas))),
-        }
-        for old, new, notes in changes(plan.old_map, plan.new_map)
-        if old.replicas != new.replicas
-    ]
-
-
-def _copied_bytes(size: int | None, copies: int) -> int | None:
-    """Return the bytes that copies of a partition need; None: its size is unknown."""
-    return 0 if not copies else None if size is None else size * copies
-
-
-def status_rows(state: PoolsState) -> Iterator[Mapping[str, Any]]:
-    """Return the use of each pool: share of its limits by dimension, and the dimension that limits it."""
-    for offer in state.offers:
-        load = total(load.amounts for load in state.loads if load.pool == offer.name)
-        uses = use_of(load, offer.amounts)
-        yield {
-            "pool": offer.name,
-            "brokers": offer.brokers,
-            "topics": sum(load.pool == offer.name for load in state.loads),
-            **{dimension.key: uses.get(dimension) for dimension in DIMENSIONS},
-            "limit": fullest(load, offer.amounts).dimension.value if uses else None,
-        }
-
-
-def last_peaks(forecasts: Iterable[LimitForecast]) -> Mapping[str, Mapping[str, float]]:
-    """Return pool -> resource -> its peak on the last recorded day, as a share of the limit."""
+def pool_statuses(state: PoolsState, forecasts: Iterable[LimitForecast] = ()) -> tuple[PoolStatus, ...]:
+    """Return how full each pool is; the forecasts have the peaks of the last recorded day."""
     peaks: dict[str, dict[str, float]] = defaultdict(dict)
     for forecast in forecasts:
-        if forecast.kind == "pool":
-            peaks[forecast.name][forecast.dimension.key] = forecast.use
-    return peaks
-
-
-def capacity_value(plan: CapacityPlan) -> dict[str, Any]:
-    """Return a capacity plan; sizes are in bytes, rates in bytes per second."""
-    workload = plan.workload
-    return {
-        "workload": {
-            "peak_bytes_per_second": round(workload.peak),
-            "fan_out": workload.fan_out,
-            "replication": workload.replication,
-            "retention_seconds": workload.retention.total_seconds(),
-            "stored_bytes": round(workload.stored * workload.replication),
-            "partitions": workload.partitions,
-        },
-        "instances": [_sizing_value(sizing) for sizing in plan.sizings],
-        "cheapest": plan.cheapest.instance.name,
-        "larger": {
-            name: {
-                f"{factor:g}": _sizing_value(sizing) if sizing else None
-                for factor, sizing in zip(FACTORS, sizings, strict=True)
-            }
-            for name, sizings in plan.larger.items()
-        },
-        "notes": list(plan.notes),
-    }
-
-
-def _sizing_value(sizing: Sizing) -> dict[str, Any]:
-    return {
-        "name": sizing.instance.name,
-        "counts": {dimension.key: count for dimension, count in sizing.counts.items()},
-        "brokers": sizing.brokers,
-        "limit": sizing.limit.key,
-        "recovery_seconds": sizing.recovery_seconds,
-        "price_per_month": sizing.price,
-    }
-
-
-def forecast_values(forecasts: Iterable[LimitForecast]) -> list[dict[str, Any]]:
-    """Return forecasts; an absent date: not within a year, or too few days are measured."""
-    return [
-        {
-            forecast.kind: forecast.name,
-            "resource": forecast.dimension.key,
-            "use": forecast.use,
-            "limit_reached": _date(forecast, "days"),
-            "earliest": _date(forecast, "earliest"),
-            "latest": _date(forecast, "latest"),
-            "problem": forecast.problem,
-        }
-        for forecast in forecasts
-    ]
-
-
-def _date(forecast: LimitForecast, bound: str) -> str | None:
-    day = forecast.day(getattr(forecast.exhaustion, bound, inf))
-    return day.isoformat() if day else None
+        if forecast.pool:
+            peaks[forecast.pool][forecast.resource] = forecast.use
+    statuses = []
+    for offer in state.offers:
+        loads = [load.amounts for load in state.loads if load.pool == offer.name]
+        uses = {dimension.key: use for dimension, use in use_of(total(loads), offer.amounts).items()}
+        of_pool = peaks[offer.name]
+        highest = {key: max(uses.get(key, -inf), of_pool.get(key, -inf)) for key in (*uses, *of_pool)}
+        statuses.append(
+            PoolStatus(
+                pool=offer.name,
+                brokers=offer.brokers,
+                topics=len(loads),
+                **uses,
+                **{f"peak_{key}": use for key, use in of_pool.items()},
+                limit=max(highest, key=highest.__getitem__, default=""),
+            )
+        )
+    return tuple(statuses)

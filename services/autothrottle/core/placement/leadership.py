@@ -84,14 +84,12 @@ def _lead(replicas: list[int], leader: int) -> None:
 def leadership_evacuation(
     partitions: PartitionMap, brokers: Sequence[int], patterns: Sequence[str], compile: Compile = re.compile
 ) -> LeadershipEvacuation | None:
-    """Return the evacuation of the brokers and of the topics of a map that match; None: neither is given.
+    """Return the evacuation of the brokers and of the topics of a map that match; None: none is given.
 
     Raises:
-        Invalid: only brokers or only topics are given, or a pattern is not a regular expression.
+        Invalid: a pattern is not a regular expression.
     """
-    if bool(brokers) != bool(patterns):
-        raise Invalid("a leader evacuation needs brokers and topics; give both or neither")
-    if not brokers:
+    if not brokers or not patterns:
         return None
     topics = matching_topics({entry.topic for entry in partitions}, patterns, compile=compile)
     return LeadershipEvacuation(frozenset(brokers), frozenset(topics))

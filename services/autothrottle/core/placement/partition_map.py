@@ -43,6 +43,17 @@ class MapChange(NamedTuple):
     notes: tuple[str, ...]
     """Some of `decreased replication`, `increased replication`, `preferred leader`, `replaced broker`; or `no-op`."""
 
+    @property
+    def is_change(self) -> bool:
+        """Whether the replicas or their order differ."""
+        return self.old.replicas != self.new.replicas
+
+    @property
+    def copied_bytes(self) -> int | None:
+        """Bytes to copy; None: the size of the partition is unknown."""
+        copies = len(set(self.new.replicas) - set(self.old.replicas))
+        return 0 if not copies else None if self.old.size is None else self.old.size * copies
+
 
 def ordered(partitions: Iterable[PartitionReplicas]) -> PartitionMap:
     """Return a map ordered by topic and partition.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
+from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, TopicPartitionKey
 from autothrottle.core.placement.replica_table import ReplicaTable
 from autothrottle.core.texts import excerpt
 
@@ -204,8 +204,20 @@ class Affinity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class PlanScope:
+    """The topics and brokers of a plan."""
+
+    topics: tuple[str, ...] = ()
+    """Names, or regular expressions that match whole names."""
+    topics_exclude: tuple[str, ...] = ()
+    """Topics to leave out, as for `topics`."""
+    brokers: tuple[int, ...] = ()
+    """Ids of the brokers that shall hold the replicas; ALL_MAPPED and ALL_REGISTERED stand for several."""
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildOptions:
-    """Options of `rebuild`."""
+    """Options of `rebuild`. `operations` alone heeds those that follow `evacuation`."""
 
     strategy: Strategy = Strategy.COUNT
     optimization: Optimization = Optimization.DISTRIBUTION
@@ -225,16 +237,29 @@ class RebuildOptions:
     """Each size is multiplied by this factor, > 0: room for growth."""
     optimize_leadership: bool = False
     evacuation: LeadershipEvacuation | None = None
+    scope: PlanScope = PlanScope()
+    leader_evacuation_brokers: tuple[int, ...] = ()
+    """Brokers that shall not lead `leader_evacuation_topics`. `operations` makes `evacuation` of both."""
+    leader_evacuation_topics: tuple[str, ...] = ()
+    """Names, or regular expressions that match whole names."""
+    phased: bool = False
+    """Two steps; the first one keeps the current leaders."""
+    brokers_per_step: int = 0
+    """Each step concerns this number of brokers; 0: one step."""
+    replicas: Mapping[TopicPartitionKey, tuple[int, ...]] = field(default_factory=dict)
+    """The map to change, (topic, partition) -> broker ids; empty: that of the cluster's topics."""
+    use_metadata: bool = True
+    """Brokers and racks come from the cluster. False: each broker of the scope counts as registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """Options of `rebalance`, `scale` and `decommission`."""
+    """Options of `rebalance`. `operations` alone heeds the scope."""
 
     storage_threshold: float | None = None
     """Only brokers whose free storage is at least this fraction below the harmonic mean offload.
 
-    None: all below the mean. `scale` and `decommission` ignore both thresholds."""
+    None: all below the mean."""
     storage_threshold_bytes: int = 0
     """Only brokers with less free storage offload, bytes; 0: not used. It replaces `storage_threshold`."""
     tolerance: float | None = None
@@ -249,6 +274,36 @@ class RebalanceOptions:
     allow_fewer_racks: bool = False
     """As for `RebuildOptions`."""
     optimize_leadership: bool = False
+    scope: PlanScope = PlanScope()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOptions(RebalanceOptions):
+    """Options of `scale`, which ignores both thresholds of storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecommissionOptions(RebalanceOptions):
+    """Options of `decommission`, which ignores both thresholds of storage. No broker in the scope means all."""
+
+    leaving: tuple[int, ...] = ()
+    """Ids of the brokers to empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReliefOptions(RebalanceOptions):
+    """Options of `relieve`. No broker in the scope means all."""
+
+    broker: int = -1
+    """Id of the full broker."""
+    used_share: float = 0.8
+    """Share of each broker's storage that may be used after the plan, in [0, 1]."""
+    growth: Mapping[TopicPartitionKey, float] = field(default_factory=dict)
+    """(topic, partition) -> growth of its log, bytes/s; empty: all grow alike."""
+
+
+PlanOptions = RebuildOptions | RebalanceOptions
+"""The options of any operation."""
 
 
 class Relocation(NamedTuple):

@@ -71,7 +71,7 @@ def _levelled(
     partitions: Iterable[PartitionReplicas], brokers: Sequence[PlacementBroker], options: RebalanceOptions
 ) -> PlacementPlan:
     table = ReplicaTable(partitions, brokers, options.min_rack_ids, allow_fewer_racks=options.allow_fewer_racks)
-    _check(table, options)
+    _check(table)
     free = table.free()
     free_before = tuple(free)
     targets = _offload_targets(table, free, options)
@@ -102,15 +102,13 @@ def _levelled(
     )
 
 
-def _check(table: ReplicaTable, options: RebalanceOptions) -> None:
+def _check(table: ReplicaTable) -> None:
     leaving = [broker.id for broker in table.brokers if broker.replace or broker.missing]
     if leaving:
         raise Invalid(f"reassignment only allows broker additions; brokers {leaving} leave or are missing")
     unknown = next((entry for entry in table.partitions if entry.size is None), None)
     if unknown is not None:
         raise Invalid(f"size of {unknown.topic} p{unknown.partition} is unknown; fetch metrics first")
-    if options.tolerance is not None and not 0 < options.tolerance < 1:
-        raise Invalid(f"tolerance {options.tolerance} is not in (0, 1)")
 
 
 def _distance(spread: StorageSpread | None) -> float:

@@ -67,7 +67,6 @@ def refill(
     partitions: Iterable[PartitionReplicas], brokers: Sequence[PlacementBroker], options: RebuildOptions
 ) -> PlacementPlan:
     """Return the plan of `rebuild` without notes on brokers that get no replica, for callers that chose the brokers."""
-    _check(options)
     table = ReplicaTable(
         partitions, brokers, options.min_rack_ids, options.partition_size_factor, options.allow_fewer_racks
     )
@@ -111,15 +110,6 @@ def _why_unused(plan: PlacementPlan, force: bool, unused: Sequence[PlacementBrok
             yield f"its rack {broker.rack} already has a replica of each partition that moves"
         else:
             yield f"the replicas of {len(moved)} partitions that move are more even on other brokers"
-
-
-def _check(options: RebuildOptions) -> None:
-    if options.force and options.substitution_affinity:
-        raise Invalid("substitution affinity has no effect with force; leave one of them out")
-    if options.optimization is Optimization.MINIMAL and not options.force:
-        raise Invalid("optimization `minimal` needs force; a rebuild without force already moves as little as it can")
-    if not 0 < options.partition_size_factor < float("inf"):
-        raise Invalid(f"partition size factor {options.partition_size_factor} is not above 0")
 
 
 def _resize(table: ReplicaTable, replication_factor: int) -> None:

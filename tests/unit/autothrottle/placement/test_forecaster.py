@@ -94,10 +94,10 @@ def test_a_part_of_the_cluster_makes_no_forecast(pools: FollowedPools) -> None:
 def test_without_pools_only_brokers_have_forecasts() -> None:
     forecaster = LimitForecaster(history, MemoryPlacementCluster(CLUSTER), None)
     forecaster.compute()
-    assert [(forecast.kind, forecast.name) for forecast in forecaster.last().forecasts] == [
-        ("broker", "1"),
-        ("broker", "2"),
-        ("broker", "3"),
+    assert [(forecast.broker_id, forecast.pool) for forecast in forecaster.last().forecasts] == [
+        (1, ""),
+        (2, ""),
+        (3, ""),
     ]
 
 

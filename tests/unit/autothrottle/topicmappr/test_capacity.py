@@ -11,7 +11,7 @@ import pytest
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.runtime.configuration_reader import parse_command
-from autothrottle.topicmappr.capacity import given_workload, with_measured
+from autothrottle.topicmappr.capacity import with_measured, workload_of
 from autothrottle.topicmappr.command_line import main
 from autothrottle.topicmappr.options import PREFIX, CapacityOptions
 from autothrottle.topicmappr.sources import log_growth
@@ -57,7 +57,7 @@ def test_a_workload_file_of_windows_can_be_read(tmp_path: Path, capsys: pytest.C
 
 
 def test_bytes_out_stands_for_a_fan_out() -> None:
-    workload = given_workload(options("--bytes-in=200MB/s", "--bytes-out=4.8Gbit/s", "--retention=1"))
+    workload = workload_of(options("--bytes-in=200MB/s", "--bytes-out=4.8Gbit/s", "--retention=1"))
     assert workload.fan_out == 3
 
 
@@ -154,7 +154,7 @@ def samples(seconds: int) -> tuple[list[PartitionReplicas], list[PartitionReplic
 def test_a_cluster_shows_its_rate_retention_and_partitions() -> None:
     earlier, later = samples(30)
     measured, (note,) = with_measured(options(), later, log_growth(earlier, later, 30.0), 30.0)
-    workload = given_workload(measured)
+    workload = workload_of(measured)
     assert workload.bytes_in == pytest.approx(10e6)
     assert workload.stored == pytest.approx(10.5e9 + 300e6, rel=1e-6)
     assert (workload.replication, workload.partitions) == (3, 12)
@@ -165,7 +165,7 @@ def test_a_given_peak_and_retention_beat_what_is_measured() -> None:
     earlier, later = samples(30)
     growth = log_growth(earlier, later, 30.0)
     measured, _ = with_measured(options("--bytes-in=50MB/s", "--retention=2"), later, growth, 30.0)
-    workload = given_workload(measured)
+    workload = workload_of(measured)
     assert (workload.bytes_in, workload.retention) == (50e6, timedelta(hours=2))
 
 
@@ -173,8 +173,8 @@ def test_a_given_replication_factor_beats_what_is_measured() -> None:
     """The measured factor replaced the one of --replication without a word."""
     earlier, later = samples(30)
     measured, _ = with_measured(options("--replication=2"), later, log_growth(earlier, later, 30.0), 30.0)
-    assert given_workload(measured).replication == 2
-    assert given_workload(options("--bytes-in=1MB/s", "--retention=1")).replication == 3
+    assert workload_of(measured).replication == 2
+    assert workload_of(options("--bytes-in=1MB/s", "--retention=1")).replication == 3
 
 
 def test_a_cluster_without_producers_is_named_with_the_fix() -> None:

@@ -146,7 +146,7 @@ def test_the_status_of_pools_has_the_peaks_of_the_last_day(history: Path, capsys
     files = ("--pools", str(history / "pools.toml"), "--cluster-file", str(history / "cluster.json"))
     assert main(("pools", "status", *files, "--history", str(history), "--cluster-name", "main")) == 0
     row = capsys.readouterr().out.splitlines()[1]
-    assert row.split("  ")[-1].strip() == "storage" and "0.0%, peak 71.2%" in row and "unknown, peak 114.0%" in row
+    assert row.endswith("  network out") and "0.0%, peak 71.2%" in row and "unknown, peak 114.0%" in row
 
 
 def test_a_short_history_says_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

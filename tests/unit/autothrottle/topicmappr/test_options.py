@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from autothrottle.core.placement.plan import (
+    DecommissionOptions,
+    PlanOptions,
+    PlanScope,
+    RebalanceOptions,
+    RebuildOptions,
+    ReliefOptions,
+    ScaleOptions,
+)
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.topicmappr import metricsfetcher, sources
 from autothrottle.topicmappr.command_line import main
 from autothrottle.topicmappr.options import (
+    COMMAND_OPTIONS,
     FETCHER_PREFIX,
     IN_ENVIRONMENT,
     PREFIX,
@@ -19,10 +30,12 @@ from autothrottle.topicmappr.options import (
     FetcherOptions,
     FetchSource,
     MetricsSource,
+    OutputOptions,
     RelieveCommandOptions,
     cluster_defaults,
     fetcher_defaults,
 )
+from autothrottle_client.plan_options import FLAGS, plan_options
 from autothrottle_lab.servers.processes import free_ports
 
 pytestmark = pytest.mark.usefixtures("no_autothrottle_variables")
@@ -134,3 +147,29 @@ def test_an_absent_default_zookeeper_fails_at_once_with_the_fix(
     error = capsys.readouterr().err
     assert error.startswith(f"no ZooKeeper listens at localhost:{port}, the default of --zk-addr")
     assert "Fix: on Kafka alone --bootstrap-servers=kafka1:9092" in error
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "others"),
+    [
+        ("rebuild", RebuildOptions, {"map_string", "skip_no_ops"}),
+        ("rebalance", RebalanceOptions, {"verbose"}),
+        ("scale", ScaleOptions, {"verbose"}),
+        ("decommission", DecommissionOptions, set()),
+        ("relieve", ReliefOptions, {"sample"}),
+    ],
+)
+def test_each_flag_of_a_plan_is_an_option_of_its_operation(
+    command: str, kind: type[PlanOptions], others: set[str]
+) -> None:
+    """Options are read by the names of their flags, so a renamed flag would be without effect and without a word."""
+    flags = {each.name for each in fields(COMMAND_OPTIONS[command])} - {each.name for each in fields(OutputOptions)}
+    names = [each.name for options in (kind, PlanScope) for each in fields(options)]
+    assert flags - others - {"metrics_age"} <= {FLAGS.get(name, name) for name in names}
+
+
+def test_flags_of_a_plan_reach_its_operation() -> None:
+    flags = ["--topics=a,b", "--topics-exclude=c", "--brokers=-1,7", "--chunk-step-size=2", "--force-rebuild"]
+    parsed, _, _ = parse_command(COMMAND_OPTIONS["rebuild"], flags, {}, PREFIX)
+    scope = PlanScope(("a", "b"), ("c",), (-1, 7))
+    assert plan_options(RebuildOptions, parsed) == RebuildOptions(force=True, scope=scope, brokers_per_step=2)

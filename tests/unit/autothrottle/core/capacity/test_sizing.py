@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from autothrottle.core.capacity.sizing import (
     Workload,
     broker_use,
     cheapest,
+    check_inputs,
     larger_workloads,
     recovery_seconds,
     sizing,
@@ -29,6 +31,8 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.eta import Goal, Transfer, Transfers, estimate
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.traffic.loads import Capacity
+from autothrottle.planning_messages import capacity_field
+from autothrottle_client.plan_options import capacity_flag
 from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario
 from autothrottle_lab.simulation.link import ClientTraffic
 
@@ -250,3 +254,32 @@ def test_a_growth_beyond_all_numbers_is_refused() -> None:
     workload = Workload(1e6, timedelta(hours=1), growth=20.0, months=240)
     with pytest.raises(Invalid, match="growth of 2000% per month for 240 months is too large"):
         _ = workload.peak
+
+
+@pytest.mark.parametrize(
+    ("value", "of_service", "of_command_line"),
+    [
+        (replace(WORKLOAD, bytes_in=0), "bytes_in_per_second 0 must be in [1, 1e+15]", "--bytes-in 0 must be"),
+        (replace(WORKLOAD, retention=0 * HOUR), "retention of 0 s must be in (0, ", "--retention of 0 s must be"),
+        (
+            replace(WORKLOAD, mean_bytes_in=2e9),
+            "mean_bytes_in_per_second 2e+09 must be at most bytes_in_per_second",
+            "--mean-bytes-in 2e+09 must be at most --bytes-in",
+        ),
+        (replace(WORKLOAD, fan_out=math.nan), "fan_out nan must be in [0, 10000]", "--fan-out nan must be"),
+        (replace(WORKLOAD, replication=-1), "replication -1 must be in [1, 100]", "--replication -1 must be"),
+        (replace(SMALL, storage=-1), "storage_bytes -1 must be in [1, 1e+18]", "storage -1 must be"),
+        (UsableShares(storage=1.5), "storage 1.5 must be in [0.001, 1]", "--storage-share 1.5 must be"),
+        (UsableShares(disk=5e-324), "disk 4.94066e-324 must be in [0.001, 1]", "--disk-share 4.94066e-324 must be"),
+        (replace(GOAL, within=4000 * 24 * HOUR), "recover_within of 3.456e+08 s", "--recover-within of 3.456e+08 s"),
+    ],
+)
+def test_an_input_out_of_its_range_is_named_as_the_caller_spells_it(
+    value: Any, of_service: str, of_command_line: str
+) -> None:
+    inputs: dict[type, Any] = {type(each): each for each in (WORKLOAD, SMALL, UsableShares(), GOAL)}
+    workload, instance, shares, goal = (inputs | {type(value): value}).values()
+    for name, problem in ((capacity_field, of_service), (capacity_flag, of_command_line)):
+        with pytest.raises(Invalid) as refused:
+            check_inputs(workload, [instance], shares, goal, name)
+        assert str(refused.value).startswith(problem)

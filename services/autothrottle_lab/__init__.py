@@ -1,6 +1,6 @@
 """The lab: everything that exercises autothrottle without a production cluster. The product never imports it.
 
-- `simulation`: a pure model of brokers, links, clients and replication throttles (`Cluster`).
+- `simulation`: the links, clients, fetchers and throttles that move the bytes of a `MemoryCluster` (`Cluster`).
 - `simulate`: the command `autothrottle simulate`, which plays a reassignment in virtual time (`VirtualRecovery`).
 - `emulators`: servers that imitate Datadog and Kafka (`DatadogEmulator`, `SimulatedKafka`).
 - `servers`: starters of real ZooKeeper, real Kafka and autothrottle's services (`Process`).

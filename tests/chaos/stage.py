@@ -274,13 +274,9 @@ def _alive(partition: int) -> tuple[int, int]:
 
 def _partitions() -> list[SimulatedPartition]:
     reassigned = [
-        SimulatedPartition(
-            topic=topic, partition=p, size=size, replicas=(FAILED, *_alive(p)), isr=_alive(p), leader=_alive(p)[0]
-        )
+        SimulatedPartition(topic=topic, partition=p, size=size, replicas=(FAILED, *_alive(p)), isr=_alive(p))
         for topic, sizes in _SIZES.items()
         for p, size in enumerate(sizes)
     ]
-    unmoved = SimulatedPartition(
-        topic="bulk", partition=_UNMOVED_PARTITION, size=MEGABYTE, replicas=(1001, 1002), isr=(1001, 1002), leader=1001
-    )
+    unmoved = SimulatedPartition(topic="bulk", partition=_UNMOVED_PARTITION, size=MEGABYTE, replicas=(1001, 1002))
     return [*reassigned, unmoved]

@@ -115,7 +115,6 @@ class SimulatedRecovery:
                 size=megabytes * MEGABYTE,
                 replicas=(FAILED, *_alive(p)),
                 isr=_alive(p),
-                leader=_alive(p)[0],
             )
             for topic, of_topic in sizes.items()
             for p, megabytes in enumerate(of_topic)

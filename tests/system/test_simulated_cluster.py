@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper.codec import parse_reassignments
-from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.traffic.loads import Capacity
@@ -81,9 +81,7 @@ def small_cluster(size: int = 1_000 * MEGABYTE) -> Cluster:
     """Brokers 1, 2 and 3 are alive and 9 is dead. `t-0` is on 9 and 1; `t-1`, four times as large, is on 9 and 2."""
     brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK)) for broker_id in (1, 2, 3)]
     partitions = [
-        SimulatedPartition(
-            topic="t", partition=p, size=size * (1 + 3 * p), replicas=(9, leader), isr=(leader,), leader=leader
-        )
+        SimulatedPartition(topic="t", partition=p, size=size * (1 + 3 * p), replicas=(9, leader), isr=(leader,))
         for p, leader in enumerate((1, 2))
     ]
     return Cluster(brokers, partitions)
@@ -197,7 +195,7 @@ def test_configs_present_at_the_start_apply(zookeeper: ZooKeeperServer, operator
     operator.set_config("topics/t", {FOLLOWER_LIST: "*"})
     cluster = small_cluster()
     with live(zookeeper, operator, cluster) as kafka:
-        assert rate_of(cluster, 3) == 7_000_000
+        eventually(lambda: rate_of(cluster, 3) == 7_000_000)
         kafka.reassign(TARGETS)
         time.sleep(1)
         assert kafka.inspect(lambda cluster: cluster.unthrottled_bytes) == 0
@@ -241,19 +239,22 @@ def test_invalid_config_is_refused_and_the_old_one_stays(
     assert any(r.levelno == logging.WARNING and warning in r.getMessage() for r in caplog.records)
 
 
+def lists_of(cluster: Cluster) -> dict[str, str]:
+    return cluster.controller.configs[ConfigResource.topic("t")]
+
+
 def test_malformed_list_is_refused_and_the_old_one_stays(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = small_cluster()
     with live(zookeeper, operator, cluster):
         operator.set_config("topics/t", {FOLLOWER_LIST: "0:3,1:3"})
-        eventually(lambda: cluster.throttled_replicas("t", ReplicaRole.FOLLOWER) == {"0:3", "1:3"})
+        eventually(lambda: lists_of(cluster) == {FOLLOWER_LIST: "0:3,1:3"})
         operator.set_config("topics/t", {FOLLOWER_LIST: "everything", LEADER_LIST: "*"})
         eventually(lambda: "everything" in caplog.text)
-        assert cluster.throttled_replicas("t", ReplicaRole.FOLLOWER) == {"0:3", "1:3"}
-        assert cluster.throttled_replicas("t", ReplicaRole.LEADER) == frozenset()
+        assert lists_of(cluster) == {FOLLOWER_LIST: "0:3,1:3"}
         operator.set_config("topics/t", {})
-        eventually(lambda: cluster.throttled_replicas("t", ReplicaRole.FOLLOWER) == frozenset())
+        eventually(lambda: lists_of(cluster) == {})
 
 
 def test_negative_rate_means_unthrottled(

@@ -51,14 +51,12 @@ def demo_scenario() -> VirtualScenario:
 
 def demo_cluster(scenario: VirtualScenario) -> Cluster:
     """Return the cluster before the reassignment. The new broker serves an in-sync topic that is not reassigned."""
-    cluster, ids = scenario.cluster(), list(_DEMO_CLIENTS)
+    ids = list(_DEMO_CLIENTS)
     pairs = [(broker_id, ids[(n + 1) % len(ids)]) for n, broker_id in enumerate(ids)]
     sessions = [
-        SimulatedPartition(topic="sessions", partition=n, size=50 * MEGABYTE, replicas=p, isr=p, leader=p[0])
-        for n, p in enumerate(pairs)
+        SimulatedPartition(topic="sessions", partition=n, size=50 * MEGABYTE, replicas=p) for n, p in enumerate(pairs)
     ]
-    partitions = [*cluster.partitions.values(), *sessions]
-    return Cluster([*cluster.brokers.values()], partitions, script_waits_for_reassignment=True)
+    return scenario.cluster(sessions)
 
 
 def _demo_traffic(outbound: int, inbound: int) -> ClientTraffic:

@@ -67,7 +67,7 @@ class SimulatedStage(Stage):
         return self._kafka.inspect(of_new_broker)
 
     def is_reassigning(self) -> bool:
-        return self._kafka.inspect(lambda cluster: any(p.reassigning for p in cluster.partitions.values()))
+        return bool(self._kafka.inspect(Cluster.moving))
 
     def configs(self) -> Configs:
         resources = [

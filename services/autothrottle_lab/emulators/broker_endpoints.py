@@ -17,9 +17,10 @@ from datetime import timedelta
 from typing import Any, Protocol, Self, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import kafka
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.adapters.memory import MemoryCluster
+from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle_lab.simulation.cluster import Cluster, SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster
 
 T = TypeVar("T")
 Answer = Callable[[int, Any], Any]
@@ -170,7 +171,13 @@ class ClusterEndpoints(BrokerEndpoints):
         }
 
     def topics(self, request: Any) -> list[Any]:
-        existing = self._inspect(lambda cluster: _by_topic(cluster.partitions))
+        def partitions(kafka: MemoryCluster) -> Mapping[str, list[tuple[int, Assignment, int]]]:
+            return {
+                topic: [(n, assignment, kafka.leader_epochs[topic, n]) for n, assignment in assignments.items()]
+                for topic, assignments in kafka.topics.items()
+            }
+
+        existing = self._inspect(lambda cluster: partitions(cluster.controller))
         names = [topic.name for topic in request.topics] if request.topics is not None else [*existing]
         answer = kafka.protocol.metadata.MetadataResponse.MetadataResponseTopic
         row = answer.MetadataResponsePartition
@@ -182,14 +189,14 @@ class ClusterEndpoints(BrokerEndpoints):
                 partitions=[
                     row(
                         error_code=0,
-                        partition_index=p.partition,
-                        leader_id=p.leader,
-                        leader_epoch=p.leader_epoch,
-                        replica_nodes=[*p.replicas],
-                        isr_nodes=[*p.isr],
+                        partition_index=number,
+                        leader_id=assignment.leader,
+                        leader_epoch=leader_epoch,
+                        replica_nodes=[*assignment.replicas],
+                        isr_nodes=[*assignment.isr],
                         offline_replicas=[],
                     )
-                    for p in existing[name]
+                    for number, assignment, leader_epoch in existing[name]
                 ],
             )
             for name in names
@@ -225,8 +232,8 @@ class ClusterEndpoints(BrokerEndpoints):
 
     def _log_dirs(self, broker_id: int, request: Any) -> Any:
         def sizes(cluster: Cluster) -> Mapping[TopicPartition, int]:
-            logs = cluster.partitions.items()
-            return {key: round(p.copied[broker_id]) for key, p in logs if broker_id in p.copied}
+            logs = cluster.controller.log_bytes[broker_id].items()
+            return {key: round(size) for key, size in logs if broker_id in cluster.assignment(key).replicas}
 
         requested = request.topics and {(t.topic, number) for t in request.topics for number in t.partitions}
         answer = kafka.protocol.admin.DescribeLogDirsResponse
@@ -252,18 +259,18 @@ class ClusterEndpoints(BrokerEndpoints):
         return answer(throttle_time_ms=0, results=results)
 
     def _reassignments(self, _: int, request: Any) -> Any:
-        moving = self._inspect(lambda cluster: [p for p in cluster.partitions.values() if p.adding or p.removing])
+        moving = self._inspect(lambda cluster: {key: cluster.assignment(key) for key in cluster.moving()})
         answer = kafka.protocol.admin.ListPartitionReassignmentsResponse
         topic = answer.OngoingTopicReassignment
         row = topic.OngoingPartitionReassignment
         rows = defaultdict(list)
-        for p in moving:
-            rows[p.topic].append(
+        for (name, number), assignment in moving.items():
+            rows[name].append(
                 row(
-                    partition_index=p.partition,
-                    replicas=[*p.replicas],
-                    adding_replicas=[*p.adding],
-                    removing_replicas=[*p.removing],
+                    partition_index=number,
+                    replicas=[*assignment.replicas],
+                    adding_replicas=[*assignment.adding_replicas],
+                    removing_replicas=[*assignment.removing_replicas],
                 )
             )
         topics = [topic(name=name, partitions=partitions) for name, partitions in rows.items()]
@@ -277,9 +284,7 @@ class ClusterEndpoints(BrokerEndpoints):
             for topic in request.topics:
                 for row in topic.partitions:
                     key = topic.name, row.partition_index
-                    current = cluster.partitions.get(key)
-                    original = [b for b in current.replicas if b not in current.adding] if current else []
-                    targets[key] = row.replicas or original
+                    targets[key] = row.replicas or (cluster.assignment(key).original if key in cluster.logs else ())
             cluster.submit_reassignment(targets)
 
         code, message = 0, None
@@ -301,10 +306,3 @@ class ClusterEndpoints(BrokerEndpoints):
             for topic in request.topics
         ]
         return answer(throttle_time_ms=0, error_code=0, error_message=None, responses=rows)
-
-
-def _by_topic(partitions: Mapping[TopicPartition, SimulatedPartition]) -> Mapping[str, list[SimulatedPartition]]:
-    topics: dict[str, list[SimulatedPartition]] = defaultdict(list)
-    for (name, _), partition in partitions.items():
-        topics[name].append(partition)
-    return dict(topics)

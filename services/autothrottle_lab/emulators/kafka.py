@@ -23,7 +23,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -39,10 +39,10 @@ from autothrottle.core.cluster.configs import (
     parse_rate,
     parse_replicas,
 )
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle_lab.servers.processes import Startable
-from autothrottle_lab.simulation.cluster import Cluster, SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -206,8 +206,7 @@ class Znodes:
         """The session that registered the brokers."""
         self._last_change = -1
         self._last_reassignment_zxid = 0
-        self._rates: dict[str, dict[ReplicaRole, int | None]] = {}
-        self._published: dict[TopicPartition, int] = {}
+        self._published: dict[TopicPartition, Assignment] = {}
         self._submitted: dict[TopicPartition, tuple[int, ...]] = {}
         self._removals: set[TopicPartition] = set()
 
@@ -215,7 +214,7 @@ class Znodes:
         """Write the cluster's znodes, apply the current configs, and set the watches."""
         for path in _PARENTS:
             self._client.ensure_path(f"{self._root}/{path}")
-        for topic in {topic for topic, _ in self._cluster.partitions}:
+        for topic in self._cluster.controller.topics:
             with contextlib.suppress(NodeExistsError):
                 self._client.create(f"{self._root}/config/topics/{topic}", format_config({}))
         self._publish()
@@ -278,34 +277,23 @@ class Znodes:
     def _apply(self, entity_path: str) -> None:
         """Apply a config. An invalid config is refused as a whole, and the old one stays in effect."""
         kind, _, name = entity_path.partition("/")
+        is_broker = kind == ResourceType.BROKER.value and (name == DEFAULT_ENTITY or name.isdecimal())
+        if not is_broker and not (kind == ResourceType.TOPIC.value and name and "/" not in name):
+            log.info("Ignoring the change of %s: the simulated brokers do not use it.", entity_path)
+            return
         try:
-            if kind == ResourceType.BROKER.value and (name == DEFAULT_ENTITY or name.isdecimal()):
-                self._apply_broker(name)
-            elif kind == ResourceType.TOPIC.value and name and "/" not in name:
-                self._apply_topic(name)
-            else:
-                log.info("Ignoring the change of %s: the simulated brokers do not use it.", entity_path)
+            config = self._config(entity_path)
+            for role in ReplicaRole:
+                parse_replicas(config.get(role.replicas_key, ""))
+                if parse_rate(config.get(role.rate_key, "0")) < 0:
+                    # Measured: a real broker does not throttle at a negative rate.
+                    log.warning("Ignoring the negative %s of %s: %s", role.rate_key, entity_path, config[role.rate_key])
         except Invalid as error:
             log.warning("Refusing the config of %s; the old one stays in effect: %s", entity_path, error)
-
-    def _apply_broker(self, name: str) -> None:
-        config = self._config(f"brokers/{name}")
-        self._rates[name] = {
-            role: _rate(config[role.rate_key], name) for role in ReplicaRole if role.rate_key in config
-        }
-        default = self._rates.get(DEFAULT_ENTITY, {})
+            return
+        resource = None if name == DEFAULT_ENTITY else ConfigResource(entity_path)
         with self._lock:
-            for broker_id in self._cluster.brokers:
-                own = self._rates.get(str(broker_id), {})
-                for role in ReplicaRole:
-                    self._cluster.set_rate(broker_id, role, own.get(role, default.get(role)))
-
-    def _apply_topic(self, name: str) -> None:
-        config = self._config(str(ConfigResource.topic(name)))
-        lists = {role: parse_replicas(config.get(role.replicas_key, "")) for role in ReplicaRole}
-        with self._lock:
-            for role, entries in lists.items():
-                self._cluster.set_throttled_replicas(name, role, entries)
+            self._cluster.controller.replace_config(resource, config)
 
     def _config(self, entity_path: str) -> dict[str, str]:
         try:
@@ -348,25 +336,26 @@ class Znodes:
             self._submitted[key] = target
 
     def _publish(self) -> None:
+        controller = self._cluster.controller
         with self._lock:
             changed = {
-                key: (p.version, compact_json(_state(p)))
-                for key, p in self._cluster.partitions.items()
-                if self._published.get(key) != p.version
+                key: (assignment, controller.leader_epochs[key])
+                for key in self._cluster.logs
+                if self._published.get(key) is not (assignment := self._cluster.assignment(key))
             }
-            topics = sorted({topic for topic, _ in changed})
-            documents = {t: compact_json(_topic(t, self._cluster.partitions.values())) for t in topics}
-        for (topic, partition), (_, state) in changed.items():
+            topics = {topic: dict(controller.topics[topic]) for topic in sorted({topic for topic, _ in changed})}
+        for (topic, partition), (assignment, leader_epoch) in changed.items():
+            state = compact_json(_state(assignment, leader_epoch))
             self._write(f"{self._root}/brokers/topics/{topic}/partitions/{partition}/state", state)
-        for topic, document in documents.items():
-            self._write(f"{self._root}/brokers/topics/{topic}", document)
-        self._published.update({key: version for key, (version, _) in changed.items()})
+        for topic, partitions in topics.items():
+            self._write(f"{self._root}/brokers/topics/{topic}", compact_json(_topic(topic, partitions)))
+        self._published.update({key: assignment for key, (assignment, _) in changed.items()})
 
     def _collect_finished(self) -> None:
         # As a real controller, update the topic znode first.
         with self._lock:
-            submitted = [self._cluster.partitions[key] for key in self._submitted]
-            finished = [p.key for p in submitted if not p.reassigning and self._published[p.key] == p.version]
+            rows = {key: self._cluster.assignment(key) for key in self._submitted}
+        finished = [key for key, row in rows.items() if not row.moves and self._published[key] is row]
         for key in finished:
             del self._submitted[key]
             self._removals.add(key)
@@ -426,25 +415,26 @@ def _registration() -> Document:
     }
 
 
-def _topic(topic: str, partitions: Iterable[SimulatedPartition]) -> Document:
-    own = [p for p in partitions if p.topic == topic]
+def _topic(topic: str, partitions: Mapping[int, Assignment]) -> Document:
     identity = base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_DNS, topic).bytes).decode().rstrip("=")
     return {
-        "removing_replicas": {str(p.partition): list(p.removing) for p in own if p.removing},
-        "partitions": {str(p.partition): list(p.replicas) for p in own},
+        "removing_replicas": {
+            str(n): list(row.removing_replicas) for n, row in partitions.items() if row.removing_replicas
+        },
+        "partitions": {str(n): list(row.replicas) for n, row in partitions.items()},
         "topic_id": identity,
-        "adding_replicas": {str(p.partition): list(p.adding) for p in own if p.adding},
+        "adding_replicas": {str(n): list(row.adding_replicas) for n, row in partitions.items() if row.adding_replicas},
         "version": 3,
     }
 
 
-def _state(partition: SimulatedPartition) -> Document:
+def _state(assignment: Assignment, leader_epoch: int) -> Document:
     return {
         "controller_epoch": 1,
-        "leader": partition.leader,
+        "leader": assignment.leader,
         "version": 1,
-        "leader_epoch": partition.leader_epoch,
-        "isr": list(partition.isr),
+        "leader_epoch": leader_epoch,
+        "isr": list(assignment.isr),
     }
 
 
@@ -456,12 +446,3 @@ def _entity_path(content: bytes) -> str:
     if document.get("version") == 1 and document.get("entity_type") and document.get("entity_name"):
         return f"{document['entity_type']}/{document['entity_name']}"
     raise Invalid(f'{content[:200]!r} is not {{"version":2,"entity_path":"brokers/1001"}}')
-
-
-def _rate(value: str, broker: str) -> int | None:
-    rate = parse_rate(value)
-    if rate < 0:
-        # Measured: a real broker does not throttle at a negative rate.
-        log.warning("Ignoring the negative throttle %d bytes/s of broker %s.", rate, broker)
-        return None
-    return rate

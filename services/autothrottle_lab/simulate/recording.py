@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import Flow, LinkSide, link_sides_of
@@ -181,12 +181,11 @@ def _demand(copied: Sequence[VirtualReassignment], allowed: Pieces) -> LinkSideD
 
 def _sides_in_use(cluster: Cluster) -> frozenset[LinkSide]:
     """The link sides through which adding replicas are copied."""
-    partitions = map(cluster.partitions.__getitem__, cluster.moving())
     flows = {
-        Flow(partition.leader, follower)
-        for partition in partitions
-        for follower in partition.adding
-        if follower not in partition.isr
+        Flow(assignment.leader, follower)
+        for assignment in map(cluster.assignment, cluster.moving())
+        for follower in assignment.adding_replicas
+        if follower not in assignment.isr
     }
     return link_sides_of({flow for flow in flows if cluster.is_up(flow.leader) and cluster.is_up(flow.follower)})
 
@@ -216,12 +215,11 @@ def _available_rate(scenario: VirtualScenario, key: LinkSide, in_sync: float) ->
 
 def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[LinkSide, float]:
     """Link side -> client bytes that are deferred even without a reassignment."""
-    whole = scenario.cluster()
-    idle = Cluster(list(whole.brokers.values()), list(whole.partitions.values()), sharing=scenario.sharing)
+    idle = replace(scenario, traffic_waits=False).cluster()
     events_left = deque(scenario.events)
     while idle.now < seconds:
         while events_left and idle.now >= events_left[0].at.total_seconds():
-            events_left.popleft().play(idle)
+            events_left.popleft().play(idle.controller)
         idle.step(scenario.step.total_seconds())
     return {
         (b, role): side.client_deferred for b, broker in idle.brokers.items() for role, side in broker.sides.items()

@@ -1,7 +1,7 @@
 """A recovery in virtual time: the real planner against simulated brokers, hours of it in seconds.
 
-Brokers, clients and fetchers come from `simulation`. The planner reads and writes the in-memory twins. It sees broker
-loads as a metrics source reports them: means of interface counters over a window. The type to know is
+Brokers, clients and fetchers come from `simulation`. The planner reads and writes their controller, `MemoryCluster`.
+It sees broker loads as a metrics source reports them: means of interface counters over a window. The type to know is
 `VirtualRecovery`.
 """
 
@@ -19,14 +19,12 @@ from autothrottle.adapters.memory import (
     MemoryAuditedMap,
     MemoryCluster,
     MemoryElection,
-    MemoryElectorate,
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
     MemoryTracer,
 )
 from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import PlannerSettings
@@ -35,7 +33,7 @@ from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.core.traffic.log_growth_history import ReportedRises
 from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner, Trigger
-from autothrottle.ports.kafka import Term
+from autothrottle.ports.kafka import SnapshotEvent, Term
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker, SimulatedPartition
 from autothrottle_lab.simulation.link import ClientTraffic, Sharing
@@ -112,9 +110,13 @@ class VirtualEvent:
     broker_id: int
     kind: EventKind
 
-    def play(self, cluster: Cluster) -> None:
+    def play(self, kafka: MemoryCluster) -> None:
         """Apply the event to a cluster."""
-        effects = {EventKind.FAILS: cluster.lose, EventKind.RETURNS: cluster.restore, EventKind.LEADS: cluster.elect}
+        effects = {
+            EventKind.FAILS: kafka.lose_broker,
+            EventKind.RETURNS: kafka.restore_broker,
+            EventKind.LEADS: kafka.elect_leader,
+        }
         effects[self.kind](self.broker_id)
 
 
@@ -157,24 +159,23 @@ class VirtualScenario:
         adding = (b for b in reassignment.target if b not in reassignment.replicas)
         return [Flow(self.alive(reassignment)[0], follower) for follower in adding]
 
-    def cluster(self) -> Cluster:
-        """Return the cluster before the reassignment, at time 0."""
-        partitions = []
-        for reassignment in self.reassignments:
-            alive = self.alive(reassignment)
-            partitions.append(
-                SimulatedPartition(
-                    topic=reassignment.topic,
-                    partition=reassignment.partition,
-                    size=reassignment.size,
-                    leader=alive[0],
-                    replicas=reassignment.replicas,
-                    isr=alive,
-                    produce_rate=reassignment.produce_rate,
-                )
+    def cluster(self, others: Sequence[SimulatedPartition] = ()) -> Cluster:
+        """Return the cluster before the reassignment, at time 0, with other partitions that are not reassigned."""
+        partitions = [
+            SimulatedPartition(
+                topic=reassignment.topic,
+                partition=reassignment.partition,
+                size=reassignment.size,
+                replicas=reassignment.replicas,
+                isr=self.alive(reassignment),
+                produce_rate=reassignment.produce_rate,
             )
+            for reassignment in self.reassignments
+        ]
         brokers = [SimulatedBroker(b, broker.capacity, broker.traffic) for b, broker in sorted(self.brokers.items())]
-        return Cluster(brokers, partitions, sharing=self.sharing, script_waits_for_reassignment=self.traffic_waits)
+        return Cluster(
+            brokers, [*partitions, *others], sharing=self.sharing, script_waits_for_reassignment=self.traffic_waits
+        )
 
 
 _seconds_of = itemgetter(0)
@@ -193,8 +194,9 @@ class VirtualRecovery:
         """
         self.scenario, self._seconds = scenario, 0.0
         self.cluster = scenario.cluster()
-        self._electorate = electorate = MemoryElectorate()
-        self.kafka = MemoryCluster(electorate, scenario.brokers)
+        self.kafka = self.cluster.controller
+        self.kafka.watch_snapshots(self._note)
+        self._electorate = electorate = self.kafka.electorate
         self.metrics, self.overrides = MemoryMetrics(), MemoryOverrides(electorate)
         self._settings = replace(scenario.settings, cluster=cluster_name)
         self._dependencies = PlannerDependencies(
@@ -221,7 +223,6 @@ class VirtualRecovery:
         self._read_sizes_at = self._count_at = self._raise_at = self._event_due = 0.0
         self._event = ""
         self._rises = ReportedRises()
-        self._applied_writes = 0
         self._events_left = deque(scenario.events)
         self.cycles = 0
         self.start = 0.0
@@ -265,7 +266,6 @@ class VirtualRecovery:
             if self._seconds >= self._raise_at:
                 self._raise_at = self._seconds + RAMP_INTERVAL.total_seconds()
                 self.planner.run_step(self._term)
-                self._apply_configs()
             if failover and self._seconds - start >= failover[0].total_seconds():
                 self._skew, failover = failover[1], None
                 self.planner.stop()
@@ -288,18 +288,15 @@ class VirtualRecovery:
         return took
 
     def _begin(self) -> None:
-        topics: dict[str, dict[int, VirtualReassignment]] = {}
-        for reassignment in self.scenario.reassignments:
-            topics.setdefault(reassignment.topic, {})[reassignment.partition] = reassignment
-        for topic, reassignments in topics.items():
-            self.kafka.add_topic(topic, {n: self.cluster.partitions[topic, n].isr for n in reassignments})
         self.cluster.submit_reassignment(self.scenario.targets)
-        for topic, reassignments in topics.items():
-            self.kafka.submit_reassignment(topic, {n: reassignment.target for n, reassignment in reassignments.items()})
         self.kafka.add_topic(OTHER_LOGS, {broker_id: (broker_id,) for broker_id in self.cluster.brokers})
         self.kafka.tell_progress(self.now)
         self.kafka.tell_growth()
-        self._report_log_sizes()
+        self._count_other_logs()
+
+    def _note(self, event: SnapshotEvent) -> None:
+        if OTHER_LOGS not in event.reason:
+            self._event = event.reason
 
     def _step(self) -> None:
         moving = self.cluster.moving()
@@ -308,12 +305,9 @@ class VirtualRecovery:
         if self._seconds >= self._count_at:
             self._count_at = self._seconds + COUNTER_INTERVAL.total_seconds()
             self._count()
-        # The reassignment of a replica that returns may be done already.
-        for key in self.cluster.partitions if moving and self.scenario.events else moving:
-            self._copy_partition_state(key)
         if moving and self._seconds >= self._read_sizes_at:
             self._read_sizes_at = self._seconds + LOG_SIZE_INTERVAL.total_seconds()
-            self._report_log_sizes()
+            self._count_other_logs()
             self._notice_rises()
 
     def _notice_rises(self) -> None:
@@ -330,64 +324,26 @@ class VirtualRecovery:
             self._counters[broker_id].append((self._seconds, broker.outbound.total, broker.inbound.total))
 
     def _play_events(self) -> None:
-        """Apply the events that are due, to the model and to the twins that the planner sees."""
+        """Apply the events that are due."""
         while self._events_left and self._seconds - self.start >= self._events_left[0].at.total_seconds():
             event = self._events_left.popleft()
-            event.play(self.cluster)
+            event.play(self.kafka)
             if event.kind is EventKind.FAILS:
-                self.kafka.brokers.discard(event.broker_id)
-                self.kafka.log_bytes.pop(event.broker_id, None)
                 self.metrics.lose(event.broker_id, "its host is down")
-            elif event.kind is EventKind.RETURNS:
-                self.kafka.brokers.add(event.broker_id)
-                self._event = f"broker {event.broker_id} appeared"
-            for key in self.cluster.partitions:
-                self._copy_partition_state(key)
 
-    def _copy_partition_state(self, key: TopicPartition) -> None:
-        """Copy a partition's ISR, leader and replicas from the model into the twin that the planner sees."""
-        partition, (topic, number) = self.cluster.partitions[key], key
-        twin = self.kafka.topics[topic][number]
-        joining = [b for b in partition.isr if b not in twin.isr]
-        leaving = [b for b in twin.isr if b in partition.replicas and b not in partition.isr]
-        ended = twin.moves and not partition.reassigning
-        if not (joining or leaving or ended or partition.leader != twin.leader):
-            return
-        self._report_log_sizes()
-        for broker_id in joining:
-            self.kafka.join_isr(topic, number, broker_id)
-        for broker_id in leaving:
-            self.kafka.leave_isr(topic, number, broker_id)
-        if ended:
-            self.kafka.finish(topic, number)
-        led_by_another = self.kafka.topics[topic][number].leader != partition.leader
-        if led_by_another:
-            self.kafka.move_leader(topic, number, partition.leader)
-        if joining or ended or led_by_another:
-            event = (
-                "its reassignment is done" if ended else "a replica joined the ISR" if joining else "its leader changed"
-            )
-            self._event = f"{topic}-{number}: {event}"
-
-    def _report_log_sizes(self) -> None:
-        for key, partition in self.cluster.partitions.items():
-            for broker_id in filter(self.cluster.is_up, partition.copied):
-                self.kafka.log_bytes.setdefault(broker_id, {})[key] = round(partition.copied[broker_id])
-        for broker_id, broker in self.cluster.brokers.items():
-            if not broker.up:
-                continue
-            logs = self.kafka.log_bytes.setdefault(broker_id, {})
-            moving = sum(size for (topic, _), size in logs.items() if topic != OTHER_LOGS)
-            # Every inbound byte ends in some log: bytes outside the reassigned partitions belong to the other logs.
-            logs[OTHER_LOGS, broker_id] = _OTHER_BYTES + broker.inbound.total - moving
+    def _count_other_logs(self) -> None:
+        """Every inbound byte ends in some log: bytes outside the reassigned partitions belong to the other logs."""
+        for broker_id in filter(self.cluster.is_up, self.cluster.brokers):
+            logs, received = self.kafka.log_bytes[broker_id], self.cluster.brokers[broker_id].inbound.total
+            moving = sum(round(size) for (topic, _), size in logs.items() if topic != OTHER_LOGS)
+            logs[OTHER_LOGS, broker_id] = _OTHER_BYTES + received - moving
 
     def _cycle(self, reason: str) -> None:
         self._event, self._event_due = "", self._seconds + EVENT_CYCLE_SECONDS
         self.cycles += 1
         self._measure()
-        self._report_log_sizes()
+        self._count_other_logs()
         self.planner.run_cycle(self._term, Trigger(reason, scheduled=reason == "interval"))
-        self._apply_configs()
 
     def _measure(self) -> None:
         """Give the metrics twin the mean rates over the latest window that metrics know, given their delay."""
@@ -411,20 +367,3 @@ class VirtualRecovery:
             )
             capacity = self.scenario.brokers[broker_id].capacity
             self.metrics.set_loads(BrokerLoad(broker_id, capacity, sent, received, "lab"))
-
-    def _apply_configs(self) -> None:
-        """Apply the configs that were written since the last call to the simulated brokers."""
-        if len(self.kafka.writes) == self._applied_writes:
-            return
-        self._applied_writes = len(self.kafka.writes)
-        for broker_id in self.cluster.brokers:
-            config = self.kafka.configs.get(ConfigResource.broker(broker_id), {})
-            for role in ReplicaRole:
-                value = config.get(role.rate_key)
-                self.cluster.set_rate(broker_id, role, None if value is None else int(value))
-        for topic in self.kafka.topics:
-            config = self.kafka.configs.get(ConfigResource.topic(topic), {})
-            for role in ReplicaRole:
-                entries = frozenset(filter(None, config.get(role.replicas_key, "").split(",")))
-                if entries != self.cluster.throttled_replicas(topic, role):
-                    self.cluster.set_throttled_replicas(topic, role, entries)

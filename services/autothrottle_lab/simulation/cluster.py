@@ -1,8 +1,9 @@
 """A pure model of a Kafka cluster that copies partitions between brokers under KIP-73 throttles.
 
-This module has the brokers, partitions and fetchers. `link` has the links with their client load, and the meters that
-slow fetchers down. Time is virtual: only `Cluster.step` advances it. `emulators.kafka` runs
-the model in a real ZooKeeper in real time. The type to know is `Cluster`.
+`MemoryCluster` is the controller: it has the brokers, replicas, leaders, configs and log sizes. This module has what
+moves bytes between them: brokers' links, producers and fetchers. `link` has the links with their client load, and the
+meters that slow fetchers down. Time is virtual: only `Cluster.step` advances it. `emulators.kafka` runs the model in a
+real ZooKeeper in real time. The type to know is `Cluster`.
 
 How a step divides the links:
 
@@ -21,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autothrottle.core.cluster.configs import WILDCARD, ReplicaRole
+from autothrottle.adapters.memory.kafka import MemoryCluster
+from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, limiting_rate, parse_replicas
 from autothrottle.core.cluster.flows import Flow
-from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition
+from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, TopicPartition, named
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import BytesPerSecond
@@ -36,103 +38,54 @@ _CAUGHT_UP_BYTES = 0.5
 """A replica with fewer bytes left has caught up: the rest is rounding."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPartition:
-    """A partition: its size, its replicas, and its reassignment."""
+    """A partition when the cluster begins."""
 
     topic: str
     partition: int
     size: float
     """Bytes in the leader's log."""
     replicas: tuple[int, ...]
-    """Broker ids in Kafka's order; during a reassignment the target, then the removing replicas."""
-    isr: tuple[int, ...]
-    """Broker ids of the in-sync replicas."""
-    leader: int
-    """Broker id of the leader, or -1."""
+    """Broker ids in Kafka's order."""
+    isr: tuple[int, ...] = ()
+    """Broker ids of the in-sync replicas; empty: all replicas."""
+    leader: int | None = None
+    """Broker id of the leader, or -1; None: the first in-sync replica."""
     produce_rate: BytesPerSecond = 0
     """Bytes/s appended to the log. It is a part of the leader's inbound client traffic, not added to it."""
-    copied: dict[int, float] = field(default_factory=dict)
-    """Broker id -> bytes that this replica has."""
-    adding: tuple[int, ...] = ()
-    """`adding_replicas` of a reassignment."""
-    removing: tuple[int, ...] = ()
-    """`removing_replicas` of a reassignment."""
-    leader_epoch: int = 0
-    """Increases with every change of the leader."""
-    version: int = 0
-    """Increases with every change of replicas, ISR or leader."""
-
-    def __post_init__(self) -> None:
-        if not self.replicas or len(set(self.replicas)) != len(self.replicas):
-            raise Invalid(f"replicas {list(self.replicas)} of {self.name}: name at least one broker, each once")
-        if not set(self.isr) <= set(self.replicas) or self.leader not in (*self.isr, NO_LEADER):
-            raise Invalid(
-                f"{self.name}: replicas {list(self.replicas)}, ISR {list(self.isr)}, leader {self.leader}: "
-                "the ISR must be a subset of the replicas, and the leader must be in the ISR or -1"
-            )
-        self.copied = {b: self.size if b in self.isr else self.copied.get(b, 0.0) for b in self.replicas}
 
     @property
     def key(self) -> TopicPartition:
         return self.topic, self.partition
 
     @property
-    def name(self) -> str:
-        """As Kafka writes it: `topic-partition`."""
-        return f"{self.topic}-{self.partition}"
+    def assignment(self) -> Assignment:
+        """The replicas, the ISR and the leader.
 
-    @property
-    def reassigning(self) -> bool:
-        """Whether a reassignment is in progress."""
-        return bool(self.adding or self.removing)
+        Raises:
+            Invalid: there is no replica, the ISR is not a subset, or the leader is not in the ISR.
+        """
+        isr = self.isr or self.replicas
+        leader = (*isr, NO_LEADER)[0] if self.leader is None else self.leader
+        if not self.replicas or len(set(self.replicas)) != len(self.replicas):
+            raise Invalid(f"replicas {list(self.replicas)} of {named(self.key)}: name at least one broker, each once")
+        if not set(isr) <= set(self.replicas) or leader not in (*isr, NO_LEADER):
+            raise Invalid(
+                f"{named(self.key)}: replicas {list(self.replicas)}, ISR {list(isr)}, leader {leader}: "
+                "the ISR must be a subset of the replicas, and the leader must be in the ISR or -1"
+            )
+        return Assignment(self.replicas, leader, isr)
 
-    def bytes_left(self, broker_id: int) -> float:
-        """Return the bytes that a replica still has to copy."""
-        return max(self.size - self.copied[broker_id], 0.0)
 
-    def reassign(self, target: tuple[int, ...]) -> None:
-        """Start a reassignment to `target`; it replaces one in progress."""
-        origin = [b for b in self.replicas if b not in self.adding]
-        self.adding = tuple(b for b in target if b not in origin)
-        self.removing = tuple(b for b in origin if b not in target)
-        self._keep(target + self.removing)
+@dataclass(slots=True)
+class SimulatedLog:
+    """The log of a partition. `MemoryCluster.log_bytes` has how much of it each replica has."""
 
-    def join(self, broker_id: int) -> None:
-        """Add a replica that has caught up to the ISR."""
-        self.copied[broker_id] = self.size
-        self.isr = (*self.isr, broker_id)
-        self.version += 1
-
-    def lead(self, leader: int) -> None:
-        """Make another in-sync replica the leader; -1: no leader. An in-sync replica has the whole log."""
-        if leader == self.leader:
-            return
-        self.leader = leader
-        self.leader_epoch += 1
-        self.version += 1
-        if leader != NO_LEADER:
-            self.copied[leader] = self.size
-
-    def drop(self, broker_id: int) -> None:
-        """Remove the replica of a failed broker from the ISR, unless it is the last one."""
-        if broker_id in self.isr and len(self.isr) > 1:
-            self.isr = tuple(b for b in self.isr if b != broker_id)
-            self.version += 1
-
-    def finish(self) -> None:
-        """End the reassignment and drop the removing replicas. Call it once all adding replicas are in sync."""
-        self._keep(tuple(b for b in self.replicas if b not in self.removing))
-        self.adding = self.removing = ()
-
-    def _keep(self, replicas: tuple[int, ...]) -> None:
-        self.replicas = replicas
-        self.copied = {b: self.copied.get(b, 0.0) for b in replicas}
-        self.isr = tuple(b for b in self.isr if b in replicas)
-        self.version += 1
-        if self.leader not in replicas:
-            self.leader = next((b for b in replicas if b in self.isr), NO_LEADER)
-            self.leader_epoch += 1
+    size: float
+    """Bytes that the leader has appended."""
+    produce_rate: BytesPerSecond
+    """Bytes/s that producers append."""
 
 
 class SimulatedBroker:
@@ -142,8 +95,6 @@ class SimulatedBroker:
         if broker_id < 0 or capacity.outbound <= 0 or capacity.inbound <= 0:
             raise Invalid(f"broker {broker_id} with {capacity}: the id must be >= 0 and each capacity > 0 bytes/s")
         self.broker_id = broker_id
-        self.up = True
-        """Whether the broker runs."""
         self.sides: Mapping[ReplicaRole, SimulatedLinkSide] = {
             role: SimulatedLinkSide(role, capacity.of(role), traffic or ClientTraffic()) for role in ReplicaRole
         }
@@ -167,10 +118,14 @@ class _FetchGroup:
     in_sync: bool
     sides: tuple[tuple[SimulatedLinkSide, bool], ...]
     """The leader's and the follower's link side, each with whether its throttled replicas include these."""
-    partitions: list[SimulatedPartition] = field(default_factory=list)
+    copies: dict[TopicPartition, float]
+    """Partition -> bytes that the follower has: its part of `MemoryCluster.log_bytes`."""
+    logs: list[tuple[TopicPartition, SimulatedLog]] = field(default_factory=list)
 
-    def demand(self) -> float:
-        return sum(p.bytes_left(self.flow.follower) for p in self.partitions)
+    def bytes_left(self) -> list[float]:
+        """The bytes that the follower still has to copy of each log."""
+        copies = self.copies
+        return [max(log.size - copies[key], 0.0) for key, log in self.logs]
 
     def throttled(self) -> bool:
         return any(listed and side.rate is not None for side, listed in self.sides)
@@ -180,14 +135,31 @@ class _FetchGroup:
             side.carry(amount)
             if listed:
                 side.meter.record(now_ms, amount)
-        bytes_left = [p.bytes_left(self.flow.follower) for p in self.partitions]
+        bytes_left = self.bytes_left()
         shares = fair_shares(bytes_left, [(amount, range(len(bytes_left)))])
-        for partition, share in zip(self.partitions, shares, strict=True):
-            partition.copied[self.flow.follower] += share
+        for (key, _), share in zip(self.logs, shares, strict=True):
+            self.copies[key] += share
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """What the controller's state lets brokers append and copy, until that state changes."""
+
+    produced: list[tuple[TopicPartition, SimulatedLog, int]] = field(default_factory=list)
+    """The logs that producers append to, with their leaders, which run."""
+    fetch_groups: dict[object, _FetchGroup] = field(default_factory=dict)
+    catching_up: list[tuple[TopicPartition, SimulatedLog, Sequence[int]]] = field(default_factory=list)
+    """The partitions with replicas to join the ISR, or in reassignment, with those replicas that can join."""
+    moving: tuple[TopicPartition, ...] = ()
+    """The partitions in reassignment."""
 
 
 class Cluster:
-    """The whole cluster. `step` advances time; the other methods are actions of operators and of the controller."""
+    """The links and bytes of a cluster. `step` advances time; `controller` decides who copies what.
+
+    After each change of the controller's state, the next step follows it: throttles apply from the next fetch on, a
+    new replica starts empty, and a new leader has the whole log.
+    """
 
     def __init__(
         self,
@@ -207,9 +179,22 @@ class Cluster:
                 starts, and run the script from there.
         """
         self.brokers: Mapping[int, SimulatedBroker] = {b.broker_id: b for b in brokers}
-        self.partitions: Mapping[TopicPartition, SimulatedPartition] = {p.key: p for p in partitions}
-        if len(self.brokers) < len(brokers) or len(self.partitions) < len(partitions):
+        self.logs: Mapping[TopicPartition, SimulatedLog] = {
+            p.key: SimulatedLog(p.size, p.produce_rate) for p in partitions
+        }
+        if len(self.brokers) < len(brokers) or len(self.logs) < len(partitions):
             raise Invalid("duplicate broker id or partition: name each once")
+        self.controller = MemoryCluster(brokers=self.brokers)
+        """The registered brokers, the configs, the replicas of all partitions, and the sizes of the replicas."""
+        self.controller.log_bytes = {broker_id: {} for broker_id in self.brokers}
+        topics: dict[str, dict[int, Assignment]] = {}
+        for partition in partitions:
+            assignment = topics.setdefault(partition.topic, {})[partition.partition] = partition.assignment
+            for broker_id in self.brokers.keys() & assignment.replicas:
+                size = partition.size if broker_id in assignment.isr else 0.0
+                self.controller.log_bytes[broker_id][partition.key] = size
+        for topic, assignments in topics.items():
+            self.controller.add_topic(topic, assignments)
         self.flow_bytes: dict[Flow, float] = {}
         """Flow -> cumulative bytes copied, for in-sync and out-of-sync replicas."""
         self.unthrottled_bytes = 0.0
@@ -217,8 +202,10 @@ class Cluster:
         self._sharing = sharing
         self._now_ms = 0
         self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
-        self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
-        self._streams: list[_FetchGroup] | None = None
+        self._version = 0
+        self._followed: tuple[dict[TopicPartition, Assignment], object, object] = {}, {}, frozenset()
+        self._traffic = _Traffic()
+        self._follow_controller()
 
     @property
     def now(self) -> float:
@@ -230,38 +217,32 @@ class Cluster:
         for broker in self.brokers.values():
             yield from broker.sides.values()
 
+    def assignment(self, key: TopicPartition) -> Assignment:
+        """Return the replicas of a partition."""
+        return self.controller.topics[key[0]][key[1]]
+
     def moving(self) -> tuple[TopicPartition, ...]:
         """Return the partitions under reassignment."""
-        return tuple(key for key, p in self.partitions.items() if p.reassigning)
+        self._follow_controller()
+        return self._traffic.moving
 
     def bytes_left(self) -> int:
         """Return the bytes that all adding replicas still have to copy."""
-        return round(sum(p.bytes_left(b) for p in self.partitions.values() for b in p.adding if b not in p.isr))
+        self._follow_controller()
+        sizes = self.controller.log_bytes
+        rows = [(key, self.assignment(key)) for key in self._traffic.moving]
+        return round(
+            sum(
+                max(self.logs[key].size - sizes[b][key], 0.0)
+                for key, row in rows
+                for b in row.adding_replicas
+                if b not in row.isr
+            )
+        )
 
     def is_up(self, broker_id: int) -> bool:
         """Return whether the broker exists and runs."""
-        return broker_id in self.brokers and self.brokers[broker_id].up
-
-    def set_rate(self, broker_id: int, role: ReplicaRole, rate: BytesPerSecond | None) -> None:
-        """Set the throttle of a broker in a role, effective from the next fetch on; None: unlimited.
-
-        Raises:
-            Missing: the broker does not exist.
-            Invalid: the rate is negative.
-        """
-        if broker_id not in self.brokers:
-            raise Missing(f"broker {broker_id} does not exist; known are {sorted(self.brokers)}")
-        if rate is not None and rate < 0:
-            raise Invalid(f"throttle {rate} bytes/s of broker {broker_id} is negative: use None for unlimited")
-        self.brokers[broker_id].sides[role].rate = rate
-
-    def set_throttled_replicas(self, topic: str, role: ReplicaRole, entries: frozenset[str]) -> None:
-        """Set the throttled replicas of a topic in a role: entries `partition:broker`, or `*` for all."""
-        self._listed[topic, role] = entries
-        self._streams = None
-
-    def throttled_replicas(self, topic: str, role: ReplicaRole) -> frozenset[str]:
-        return self._listed.get((topic, role), frozenset())
+        return broker_id in self.brokers and broker_id in self.controller.brokers
 
     def submit_reassignment(self, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Start to reassign partitions to new replicas: all of them, or none if one target is invalid.
@@ -278,48 +259,15 @@ class Cluster:
         """
         for key, target in targets.items():
             self._check_target(key, target)
-        if self._script_start_ms is None:
-            self._script_start_ms = self._now_ms
         for key, target in targets.items():
-            self.partitions[key].reassign(tuple(target))
-        self._streams = None
+            self.controller.submit_reassignment(key[0], {key[1]: target})
+            assignment = self.assignment(key)
+            if assignment.leader not in (*assignment.replicas, NO_LEADER):  # it was a new replica of the old target
+                self.controller.move_leader(
+                    *key, next((b for b in assignment.replicas if b in assignment.isr), NO_LEADER)
+                )
+        self._follow_controller()
         self._update_isr()
-
-    def lose(self, broker_id: int) -> None:
-        """Fail a broker: its clients disappear, other brokers lead, and it leaves each ISR that has other replicas.
-
-        Raises:
-            Missing: the broker does not exist.
-        """
-        self._set_up(broker_id, up=False)
-        for partition in self.partitions.values():
-            partition.drop(broker_id)
-            if partition.leader == broker_id:
-                partition.lead(next((b for b in partition.replicas if self._may_lead(partition, b)), NO_LEADER))
-
-    def restore(self, broker_id: int) -> None:
-        """Start a failed broker with its old logs: it copies what it missed, and leads partitions without a leader.
-
-        Raises:
-            Missing: the broker does not exist.
-        """
-        self._set_up(broker_id, up=True)
-        for partition in self.partitions.values():
-            if partition.leader == NO_LEADER and self._may_lead(partition, broker_id):
-                partition.lead(broker_id)
-
-    def elect(self, broker_id: int) -> None:
-        """Make a broker the leader of every partition for which it has an in-sync replica.
-
-        Raises:
-            Missing: the broker does not exist, or it is down.
-        """
-        if not self.is_up(broker_id):
-            raise Missing(f"broker {broker_id} does not run; running are {sorted(filter(self.is_up, self.brokers))}")
-        for partition in self.partitions.values():
-            if self._may_lead(partition, broker_id):
-                partition.lead(broker_id)
-        self._streams = None
 
     def step(self, seconds: float) -> None:
         """Advance time by whole milliseconds, with constant rates within the step; 0.1 s is a good step.
@@ -331,12 +279,15 @@ class Cluster:
             raise Invalid(f"step of {seconds} s is too short: use 0.001 s or more")
         milliseconds = round(seconds * 1000)
         seconds = milliseconds / 1000
-        self._produce(seconds)
+        self._follow_controller()
+        for key, log, leader in self._traffic.produced:
+            log.size += log.produce_rate * seconds
+            self.controller.log_bytes[leader][key] = log.size
         # A broker that is down has no clients.
-        sides = [side for broker in self.brokers.values() if broker.up for side in broker.sides.values()]
+        sides = [side for b, broker in self.brokers.items() if self.is_up(b) for side in broker.sides.values()]
         for side in sides:
             side.offer(self._offered(side, seconds))
-        streams = self._current_streams()
+        streams = list(self._traffic.fetch_groups.values())
         shares = self._shares(streams, seconds)
         self._now_ms += milliseconds
         for stream, share in zip(streams, shares, strict=True):
@@ -347,29 +298,78 @@ class Cluster:
         self._update_isr()
 
     def _check_target(self, key: TopicPartition, target: Sequence[int]) -> None:
-        if key not in self.partitions:
-            raise Missing(f"partition {key[0]}-{key[1]} does not exist: create it before you reassign it")
-        broker_ids = {*self.brokers, *self.partitions[key].replicas}
+        if key not in self.logs:
+            raise Missing(f"partition {named(key)} does not exist: create it before you reassign it")
+        broker_ids = {*self.brokers, *self.assignment(key).replicas}
         if not target or len(set(target)) != len(target) or not set(target) <= broker_ids:
             raise Invalid(
-                f"{list(target)} as replicas of {key[0]}-{key[1]}: "
-                f"name at least one broker of {sorted(broker_ids)}, each once"
+                f"{list(target)} as replicas of {named(key)}: name at least one broker of {sorted(broker_ids)}, "
+                "each once"
             )
 
-    def _set_up(self, broker_id: int, up: bool) -> None:
-        if broker_id not in self.brokers:
-            raise Missing(f"broker {broker_id} does not exist; known are {sorted(self.brokers)}")
-        self.brokers[broker_id].up = up
-        self._streams = None
+    def _follow_controller(self) -> None:
+        """Apply what the controller changed since the last call."""
+        if self._version == self.controller.version:
+            return
+        self._version = self.controller.version
+        configs, default = self.controller.configs, self.controller.default_configs
+        for broker_id, broker in self.brokers.items():
+            config = {**default, **configs.get(ConfigResource.broker(broker_id), {})}
+            for role, side in broker.sides.items():
+                side.rate = limiting_rate(config.get(role.rate_key, ""))
+        lists = {
+            (topic, role): configs.get(ConfigResource.topic(topic), {}).get(role.replicas_key, "")
+            for topic in self.controller.topics
+            for role in ReplicaRole
+        }
+        assignments = {key: self.assignment(key) for key in self.logs}
+        followed = assignments, lists, frozenset(self.controller.brokers)
+        if followed == self._followed:
+            return
+        (earlier, _, _), self._followed = self._followed, followed
+        for key, assignment in assignments.items():
+            if assignment == (old := earlier.get(key)):
+                continue
+            for broker_id in (self.brokers.keys() & assignment.replicas) - set((old or assignment).replicas):
+                self.controller.log_bytes[broker_id][key] = 0.0
+            if assignment.leader in self.brokers:
+                self.controller.log_bytes[assignment.leader][key] = self.logs[key].size
+        self._traffic = self._new_traffic(assignments, {key: parse_replicas(text) for key, text in lists.items()})
+        if self._traffic.moving and self._script_start_ms is None:
+            self._script_start_ms = self._now_ms
 
-    def _may_lead(self, partition: SimulatedPartition, broker_id: int) -> bool:
-        return broker_id in partition.isr and self.is_up(broker_id)
+    def _new_traffic(
+        self,
+        assignments: Mapping[TopicPartition, Assignment],
+        lists: Mapping[tuple[str, ReplicaRole], frozenset[str]],
+    ) -> _Traffic:
+        traffic = _Traffic(moving=tuple(key for key, assignment in assignments.items() if assignment.moves))
+        for key, assignment in assignments.items():
+            log, leader, isr = self.logs[key], assignment.leader, assignment.isr
+            followers = [b for b in assignment.replicas if b != leader and self.is_up(b)] if self.is_up(leader) else []
+            if log.produce_rate and self.is_up(leader):
+                traffic.produced.append((key, log, leader))
+            for follower in followers:
+                in_sync = follower in isr
+                if in_sync and not log.produce_rate:
+                    continue
+                sides = tuple(
+                    (self.brokers[b].sides[role], self._is_listed(lists[key[0], role], key[1], b))
+                    for role, b in ((ReplicaRole.LEADER, leader), (ReplicaRole.FOLLOWER, follower))
+                )
+                group = traffic.fetch_groups.setdefault(
+                    (leader, follower, in_sync, tuple(listed for _, listed in sides)),
+                    _FetchGroup(Flow(leader, follower), in_sync, sides, self.controller.log_bytes[follower]),
+                )
+                group.logs.append((key, log))
+            pending = [b for b in followers if b not in isr]
+            if pending or assignment.moves:
+                traffic.catching_up.append((key, log, pending))
+        return traffic
 
-    def _produce(self, seconds: float) -> None:
-        for partition in self.partitions.values():
-            if partition.produce_rate and self.is_up(partition.leader):
-                partition.size += partition.produce_rate * seconds
-                partition.copied[partition.leader] = partition.size
+    @staticmethod
+    def _is_listed(entries: frozenset[str], partition: int, broker_id: int) -> bool:
+        return WILDCARD in entries or f"{partition}:{broker_id}" in entries
 
     def _offered(self, side: SimulatedLinkSide, seconds: float) -> float:
         if self._script_start_ms is None:
@@ -377,37 +377,8 @@ class Cluster:
         start = (self._now_ms - self._script_start_ms) / 1000
         return side.traffic.bytes_between(side.role, start, start + seconds)
 
-    def _current_streams(self) -> list[_FetchGroup]:
-        if self._streams is None:
-            streams: dict[object, _FetchGroup] = {}
-            for partition in self.partitions.values():
-                for follower in partition.replicas:
-                    self._add_to_stream(streams, partition, follower)
-            self._streams = list(streams.values())
-        return self._streams
-
-    def _add_to_stream(self, streams: dict[object, _FetchGroup], partition: SimulatedPartition, follower: int) -> None:
-        leader, in_sync = partition.leader, follower in partition.isr
-        if follower == leader or not self.is_up(leader) or not self.is_up(follower):
-            return
-        if in_sync and not partition.produce_rate:
-            return
-        sides = (
-            (self.brokers[leader].outbound, self._is_listed(partition, ReplicaRole.LEADER, leader)),
-            (self.brokers[follower].inbound, self._is_listed(partition, ReplicaRole.FOLLOWER, follower)),
-        )
-        listed = tuple(on_list for _, on_list in sides)
-        stream = streams.setdefault(
-            (leader, follower, in_sync, listed), _FetchGroup(Flow(leader, follower), in_sync, sides)
-        )
-        stream.partitions.append(partition)
-
-    def _is_listed(self, partition: SimulatedPartition, role: ReplicaRole, broker_id: int) -> bool:
-        entries = self.throttled_replicas(partition.topic, role)
-        return WILDCARD in entries or f"{partition.partition}:{broker_id}" in entries
-
     def _shares(self, streams: list[_FetchGroup], seconds: float) -> list[float]:
-        demands = [stream.demand() for stream in streams]
+        demands = [sum(stream.bytes_left()) for stream in streams]
         throttle_meters = self._throttle_meters(streams, demands)
         links: dict[SimulatedLinkSide, list[int]] = {}
         for i, stream in enumerate(streams):
@@ -452,17 +423,13 @@ class Cluster:
         self.flow_bytes[stream.flow] = self.flow_bytes.get(stream.flow, 0.0) + amount
 
     def _update_isr(self) -> None:
-        for partition in self.partitions.values():
-            version = partition.version
-            for follower in partition.replicas:
-                if self._has_caught_up(partition, follower):
-                    partition.join(follower)
-            if partition.reassigning and set(partition.adding) <= set(partition.isr):
-                partition.finish()
-            if partition.version != version:
-                self._streams = None
-
-    def _has_caught_up(self, partition: SimulatedPartition, follower: int) -> bool:
-        if follower in partition.isr or not self.is_up(follower) or not self.is_up(partition.leader):
-            return False
-        return partition.bytes_left(follower) < _CAUGHT_UP_BYTES
+        """Let replicas that have caught up join the ISR, and complete reassignments whose new replicas are in sync."""
+        for key, log, followers in self._traffic.catching_up:
+            for follower in followers:
+                copies = self.controller.log_bytes[follower]
+                if log.size - copies[key] < _CAUGHT_UP_BYTES:
+                    copies[key] = log.size
+                    self.controller.join_isr(*key, follower)
+            assignment = self.assignment(key)
+            if assignment.moves and set(assignment.adding_replicas) <= set(assignment.isr):
+                self.controller.finish(*key)

@@ -14,18 +14,18 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LogGrowth, Progress
-from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LogGrowth, Progress
+from autothrottle.core.cluster.snapshot import TopicReassignment
 from autothrottle.core.forecast.eta import forecast_all
 from autothrottle.core.forecast.progress import WINDOW
-from autothrottle.core.policy.interface import Limits, Policy, PolicyObservation
-from autothrottle.core.throttles.plan import Plan, plan
-from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.replication import ThrottleHistory
+from autothrottle.core.policy.interface import Limits, Policy
+from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE
+from tests import builders
 from tests.benchmarks.control.links import Array, Flows, Indexes, contended_shares, fair_shares, traffic
 from tests.benchmarks.control.scenarios import BEFORE, RATIO, Scenario
+from tests.policy_cycles import PolicyCycles
 
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 """Start of every reassignment."""
@@ -137,10 +137,8 @@ class Planner:
     def __init__(self, entry: Entry, foresight: Foresight) -> None:
         scenario = entry.scenario
         self.entry, self._n = entry, scenario.brokers
-        self._make_policy = entry.policy
         self._foresight = foresight
-        self.policy = self._make_policy(foresight) if self._make_policy else None
-        self._history = ThrottleHistory()
+        self.cycles = PolicyCycles(entry.policy(foresight)) if entry.policy else None
         self._limits = Limits(
             min_rate=round(scenario.shape.min_rate * MEGABYTE),
             max_tx_ratio=entry.ratio,
@@ -148,15 +146,10 @@ class Planner:
             change_threshold=entry.threshold,
             failure_threshold=1,
         )
-        self._capacity = {
-            b: Capacity(*(round(scenario.capacity[side] * MEGABYTE) for side in (b, b + self._n)))
-            for b in range(self._n)
-        }
+        self._capacity = [round(scenario.capacity[b] * MEGABYTE) for b in range(self._n)]
         self._flows = [Flow(int(s), int(t) - self._n) for s, t in zip(scenario.source, scenario.target, strict=True)]
-        self._current: dict[LinkSide, int] = {}
         self._progress: Progress | None = None
-        self._topics: tuple[TopicReassignment, ...] = ()
-        self._failures: dict[int, int] = {}
+        self._topics: list[TopicReassignment] = []
         self._reads: list[Progress] = []
         """The reads in the forecast window, the newest last."""
         self.writes: list[tuple[int, int]] = []
@@ -167,16 +160,9 @@ class Planner:
     def set_open_flows(self, open_flows: Sequence[int]) -> None:
         """Set the flows with bytes left to copy."""
         in_sync = tuple(range(_FOLLOWERS, _FOLLOWERS + self.entry.scenario.shape.in_sync))
-        rows = [self._flows[i] for i in open_flows]
-        topic = TopicReassignment(
-            topic="t",
-            partitions=tuple(int(i) for i in open_flows),
-            leaders=tuple(flow.leader for flow in rows),
-            isr=tuple((flow.leader, *in_sync) for flow in rows),
-            adding_replicas=tuple((flow.follower,) for flow in rows),
-            removing_replicas=tuple(() for _ in rows),
-        )
-        self._topics = (topic,) if rows else ()
+        flows = {int(i): self._flows[i] for i in open_flows}
+        rows = {i: (flow.leader, (flow.leader, *in_sync), (flow.follower,), ()) for i, flow in flows.items()}
+        self._topics = [builders.reassignment("t", rows)] if rows else []
 
     def read_logs(self, second: int, copied: Array, produced: Array, left: Array) -> None:
         """Record a read of the log sizes: MB copied, produced and left of each flow."""
@@ -218,57 +204,45 @@ class Planner:
             growth: [2 * brokers] MB appended so far to the logs that a broker leads, then to all of its logs.
         """
         measurements = self.entry.measurements
+        assert self.cycles is not None and self.entry.policy is not None
         if measurements.failover_every and second > 0 and second % measurements.failover_every == 0:
-            assert self._make_policy is not None
-            self.policy, self._history = self._make_policy(self._foresight), ThrottleHistory()
-        now = BEGIN + timedelta(seconds=second)
-        snapshot = Snapshot(
-            version=second + 10_000,
-            brokers=frozenset(self._capacity),
-            reassignments=self._topics,
-            throttles=self._throttles(),
-            progress=self._progress,
-        )
+            self.cycles.fail_over(self.entry.policy(self._foresight))
         blind_from, blind_until = measurements.blind
-        loads = self._loads(used, start, end, hidden=int(blind_from <= second < blind_until))
-        missing = {b for b in self._capacity if b not in loads.brokers}
-        self._failures = {b: self._failures.get(b, 0) + 1 for b in missing}
-        self._history = self._history.observe(now, self._current)
-        assert self.policy is not None
-        read = BEGIN + timedelta(seconds=second // 10 * 10)
-        observed = PolicyObservation(now, snapshot, loads, self._growth(growth, read))
-        self.policy = self.policy.observe(observed)
-        decided = plan(
-            snapshot, loads, self._limits, failures=self._failures, history=self._history, policy=self.policy
+        before = self.cycles.current
+        self.cycles.decide(
+            BEGIN + timedelta(seconds=second),
+            range(self._n),
+            self._topics,
+            self._loads(used, start, end, hidden=int(blind_from <= second < blind_until)),
+            self._limits,
+            progress=self._progress,
+            growth=self._growth(growth, BEGIN + timedelta(seconds=second // 10 * 10)),
         )
-        changed = self._apply(second, decided)
-        self._history = self._history.observe(now, self._current)
-        return changed
+        current = self.cycles.current
+        if changed := {
+            broker_id for (broker_id, role), rate in current.items() if before.get((broker_id, role)) != rate
+        }:
+            self.writes.append((second, len(changed)))
+        return current != before
 
     def rates(self) -> Array:
         """[link sides] the current throttles, MB/s."""
         found = np.full(2 * self._n, np.inf)
-        for (broker_id, role), rate in self._current.items():
+        for (broker_id, role), rate in (self.cycles.current if self.cycles else {}).items():
             found[broker_id + (0 if role is ReplicaRole.LEADER else self._n)] = rate / MEGABYTE
-        return found
-
-    def _throttles(self) -> dict[ConfigResource, dict[str, str]]:
-        found: dict[ConfigResource, dict[str, str]] = {}
-        for (broker_id, role), rate in self._current.items():
-            found.setdefault(ConfigResource.broker(broker_id), {})[role.rate_key] = str(rate)
         return found
 
     def _loads(self, used: Array | None, start: int, end: int, hidden: int) -> Loads:
         if used is None:
             return Loads()
-        rates = (used * MEGABYTE).tolist()
-        begin, until = BEGIN + timedelta(seconds=start), BEGIN + timedelta(seconds=end)
-
-        def mean(side: int) -> Utilization:
-            return Utilization(round(rates[side]), begin, until)
-
-        observed = range(hidden, self._n)
-        return Loads({b: BrokerLoad(b, self._capacity[b], mean(b), mean(b + self._n)) for b in observed})
+        rates = [round(rate) for rate in (used * MEGABYTE).tolist()]
+        until, interval = BEGIN + timedelta(seconds=end), timedelta(seconds=end - start)
+        return builders.loads(
+            *(
+                builders.load(b, rates[b], rates[b + self._n], self._capacity[b], until, interval)
+                for b in range(hidden, self._n)
+            )
+        )
 
     def _growth(self, growth: Array | None, at: datetime) -> dict[int, LogGrowth]:
         if growth is None or not self.entry.measurements.growth:
@@ -276,15 +250,6 @@ class Planner:
         counts = (growth * MEGABYTE).tolist()
         since = BEGIN - timedelta(seconds=METRICS_BEFORE)
         return {b: LogGrowth(int(counts[b]), int(counts[b + self._n]), at, since) for b in range(self._n)}
-
-    def _apply(self, second: int, decided: Plan) -> bool:
-        wanted = {(d.broker_id, d.role): d.rate_bytes_per_second for d in decided.decisions}
-        changed = {side for side, rate in wanted.items() if self._current.get(side) != rate}
-        if changed:
-            self.writes.append((second, len({broker_id for broker_id, _ in changed})))
-        is_new = wanted != self._current
-        self._current = wanted
-        return is_new
 
 
 @dataclass
@@ -448,7 +413,7 @@ class Fleet:
         """Run all due cycles; return whether any rate changed."""
         changed = False
         for k, (entry, planner) in enumerate(zip(self.entries, self._planners, strict=True)):
-            if planner.policy is None or not np.isinf(self._ends[k]):
+            if planner.cycles is None or not np.isinf(self._ends[k]):
                 continue
             scheduled = second % entry.timing.interval == 0
             if scheduled or (k in self._due and entry.on_events):

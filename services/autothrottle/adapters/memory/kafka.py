@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -101,8 +102,12 @@ class MemoryCluster(Outages):
         """The changes that were applied, in order."""
         self.submissions: list[Mapping[TopicPartition, tuple[int, ...] | None]] = []
         """The reassignments submitted through the port, in order: partition -> replicas; None: cancel."""
-        self.log_bytes: dict[int, dict[TopicPartition, int]] = {}
+        self.log_bytes: dict[int, dict[TopicPartition, float]] = {}
         """Broker id -> (topic, partition) -> size of its log in bytes; an absent broker does not answer."""
+        self.down: set[int] = set()
+        """The brokers of `lose_broker`: they do not answer, and keep their logs."""
+        self.leader_epochs: Counter[TopicPartition] = Counter()
+        """(topic, partition) -> number of changes of its leader."""
         self.settings = ClusterSettings()
         """Settings of brokers and topics; those of absent ones cannot be read."""
         self.version = 1
@@ -184,7 +189,7 @@ class MemoryCluster(Outages):
 
     def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
         with self._available():
-            answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes}
+            answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes and b not in self.down}
             brokers = {b: BrokerLogSizes(self._clock(), _selected(logs, partitions[b])) for b, logs in answers.items()}
             return LogSizes(brokers, {b: f"broker {b} does not answer" for b in partitions if b not in answers})
 
@@ -252,7 +257,7 @@ class MemoryCluster(Outages):
         """Let all later progress include the log growth of the brokers that take part."""
         self._growth = GrowthHistory()
 
-    def grow(self, broker_id: int, topic: str, partition: int, size: int) -> None:
+    def grow(self, broker_id: int, topic: str, partition: int, size: float) -> None:
         """Grow a log by `size` bytes (shrink it if < 0); its broker answers from now on."""
         with self._lock:
             logs = self.log_bytes.setdefault(broker_id, {})
@@ -271,9 +276,12 @@ class MemoryCluster(Outages):
             for topic, target in started.items():
                 self.submit_reassignment(topic, target)
 
-    def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
-        """Create a topic from partition -> replicas; the first replica leads, all are in sync."""
-        partitions = {p: Assignment(tuple(r), r[0], tuple(r)) for p, r in assignment.items()}
+    def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int] | Assignment]) -> None:
+        """Create a topic from partition -> its assignment, or its replicas: the first one leads, all are in sync."""
+        partitions = {
+            p: row if isinstance(row, Assignment) else Assignment(tuple(row), row[0], tuple(row))
+            for p, row in assignment.items()
+        }
         with self._lock:
             self.topics[topic] = dict(sorted(partitions.items()))
             self.version += 1
@@ -317,6 +325,37 @@ class MemoryCluster(Outages):
         self._change(topic, partition, leader=broker_id)
         self._publish(f"the leader of {topic}-{partition} changed", urgent=True)
 
+    def lose_broker(self, broker_id: int) -> None:
+        """Fail a broker: it leaves each ISR that has other replicas, and other in-sync replicas lead."""
+        with self._lock:
+            self.brokers.discard(broker_id)
+            self.down.add(broker_id)
+            self.version += 1
+        for topic, number in self._rows():
+            partition = self.topics[topic][number]
+            if broker_id in partition.isr and len(partition.isr) > 1:
+                self.leave_isr(topic, number, broker_id)
+            if partition.leader == broker_id:
+                in_sync = self.topics[topic][number].isr
+                electable = (b for b in partition.replicas if b in in_sync and b in self.brokers)
+                self.move_leader(topic, number, next(electable, NO_LEADER))
+
+    def restore_broker(self, broker_id: int) -> None:
+        """Start a failed broker with its old logs; it leads partitions without a leader if it is in sync."""
+        with self._lock:
+            self.brokers.add(broker_id)
+            self.down.discard(broker_id)
+            self.version += 1
+        self._publish(f"brokers registered: [{broker_id}]")
+        for topic, number in self._rows():
+            if self.topics[topic][number].leader == NO_LEADER:
+                self._elect(topic, number, broker_id)
+
+    def elect_leader(self, broker_id: int) -> None:
+        """Make a broker the leader of every partition for which it has an in-sync replica."""
+        for topic, number in self._rows():
+            self._elect(topic, number, broker_id)
+
     def finish(self, topic: str, *partitions: int) -> None:
         """Complete the reassignment of these partitions; none given: of all partitions in reassignment."""
         for partition in partitions or self._partitions_in_reassignment(topic):
@@ -356,12 +395,31 @@ class MemoryCluster(Outages):
             _put(self.default_configs, key, value)
             self.version += 1
 
+    def replace_config(self, resource: ConfigResource | None, config: Mapping[str, str]) -> None:
+        """Replace a whole config without the ledger, as another user; None: that of the brokers' `<default>` level."""
+        with self._lock:
+            if resource is None:
+                self.default_configs = dict(config)
+            else:
+                self.configs[resource] = dict(config)
+            self.version += 1
+
     def _publish(self, reason: str, urgent: bool = False) -> None:
         self._watches.publish(SnapshotEvent(self.version, reason, urgent))
 
+    def _rows(self) -> Sequence[TopicPartition]:
+        return [(topic, number) for topic, partitions in self.topics.items() for number in partitions]
+
+    def _elect(self, topic: str, partition: int, broker_id: int) -> None:
+        current = self.topics[topic][partition]
+        if broker_id in current.isr and current.leader != broker_id:
+            self.move_leader(topic, partition, broker_id)
+
     def _change(self, topic: str, partition: int, **fields: Any) -> None:
         with self._lock:
-            self.topics[topic][partition] = replace(self.topics[topic][partition], **fields)
+            old = self.topics[topic][partition]
+            new = self.topics[topic][partition] = replace(old, **fields)
+            self.leader_epochs[topic, partition] += new.leader != old.leader
             self.version += 1
 
     def _end_reassignment(self, topic: str, partition: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
@@ -444,10 +502,12 @@ class MemoryCluster(Outages):
 
 
 def _selected(
-    logs: Mapping[TopicPartition, int], partitions: Mapping[str, Collection[int]] | None
+    logs: Mapping[TopicPartition, float], partitions: Mapping[str, Collection[int]] | None
 ) -> dict[TopicPartition, int]:
     return {
-        (topic, p): size for (topic, p), size in logs.items() if partitions is None or p in partitions.get(topic, ())
+        (topic, p): round(size)
+        for (topic, p), size in logs.items()
+        if partitions is None or p in partitions.get(topic, ())
     }
 
 

@@ -11,7 +11,7 @@ def test_shortest_duration_of_the_demos_reassignment_is_45_to_50_seconds() -> No
     assert len(scenario.targets) == 40
     assert sorted(cluster.brokers) == [1001, 1002, 1003, 1004, 1005, 1006]
     for key, target in scenario.targets.items():
-        moving = cluster.partitions[key]
+        moving = cluster.assignment(key)
         assert 1000 in moving.replicas
         assert moving.leader in range(1001, 1006)
         assert [1000 if b == 1006 else b for b in target] == list(moving.replicas)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LogGrowth, Progress
-from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.records import Decision
-from autothrottle.core.throttles.plan import Plan, plan
-from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.replication import ThrottleHistory
+from autothrottle.core.traffic.loads import Loads
 from tests import builders
 from tests.builders import NOON, mb
+from tests.policy_cycles import PolicyCycles
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 CAPACITY = mb(100)
@@ -24,10 +21,9 @@ Clients = Callable[[LinkSide, int], float]
 
 
 @dataclass
-class World:
+class World(PolicyCycles):
     """Links of 100 MB/s; metrics are means over `window` seconds that arrive `delay` seconds late."""
 
-    policy: Policy
     clients: Clients
     sizes: Mapping[Flow, float]
     """Bytes to copy."""
@@ -49,10 +45,6 @@ class World:
     begin: int = 600
     """Second in which the reassignment starts; the planner runs from second 0."""
     second: int = 0
-    current: dict[LinkSide, int] = field(default_factory=dict)
-    history: ThrottleHistory = field(default_factory=ThrottleHistory)
-    failures: dict[int, int] = field(default_factory=dict)
-    plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
         self.left = dict(self.sizes)
@@ -101,34 +93,22 @@ class World:
 
     def _cycle(self) -> Mapping[LinkSide, Decision]:
         now = self.at(self.second)
-        snapshot, loads = self._snapshot(now), self._loads()
-        self.failures = {b: self.failures.get(b, 0) + 1 for b in self.blind}
-        self.history = self.history.observe(now, self.current)
-        self.policy = self.policy.observe(PolicyObservation(now, snapshot, loads, self._growth(now)))
-        self.plan = plan(
-            snapshot, loads, builders.limits(), failures=self.failures, history=self.history, policy=self.policy
+        moving = [flow for flow, left in self.left.items() if left > 0] if self.second >= self.begin else []
+        rows = {n: (flow.leader, (flow.leader,), (flow.follower,), ()) for n, flow in enumerate(moving)}
+        decided = self.decide(
+            now,
+            self.brokers,
+            [builders.reassignment("t", rows)] if rows else [],
+            self._loads(),
+            builders.limits(),
+            progress=self._progress(now) if self.has_progress and moving else None,
+            growth=self._growth(now),
         )
-        decisions = {(d.broker_id, d.role): d for d in self.plan.decisions}
-        self.current = {side: decision.rate_bytes_per_second for side, decision in decisions.items()}
-        self.history = self.history.observe(now, self.current)
-        return decisions
+        return {(d.broker_id, d.role): d for d in decided.decisions}
 
     @staticmethod
     def at(second: int) -> datetime:
         return NOON + timedelta(seconds=second)
-
-    def _snapshot(self, now: datetime) -> Snapshot:
-        moving = [flow for flow, left in self.left.items() if left > 0] if self.second >= self.begin else []
-        rows = {n: (flow.leader, (flow.leader,), (flow.follower,), ()) for n, flow in enumerate(moving)}
-        throttles: dict[str, dict[str, str]] = {}
-        for (broker_id, role), rate in self.current.items():
-            throttles.setdefault(ConfigResource.broker(broker_id).path, {})[role.rate_key] = str(rate)
-        return builders.snapshot(
-            *([builders.reassignment("t", rows)] if rows else []),
-            brokers=self.brokers,
-            throttles=throttles,
-            progress=self._progress(now) if self.has_progress and moving else None,
-        )
 
     def _progress(self, now: datetime) -> Progress:
         since = self.at(self.begin)
@@ -139,20 +119,20 @@ class World:
         return Progress(flows=counts, at=at)
 
     def _loads(self) -> Loads:
-        end = max(self.second - self.delay, 1)
-        start = max(end - self.window, 0)
-        begun, ended = self.at(start), self.at(end)
-
-        def used(side: LinkSide) -> Utilization:
-            totals = self.carried[side]
-            known = end - self.missing
-            return Utilization(round((totals[known] - totals[start]) / (known - start)), begun, ended)
-
         if self.second < self.delay + self.window:
             return Loads()
-        link = Capacity(CAPACITY, CAPACITY)
-        seen = [b for b in self.brokers if b not in self.blind]
-        return Loads({b: BrokerLoad(b, link, used((b, LEADER)), used((b, FOLLOWER))) for b in seen})
+        end, start = self.second - self.delay, self.second - self.delay - self.window
+        known = end - self.missing
+
+        def used(broker_id: int, role: ReplicaRole) -> int:
+            totals = self.carried[broker_id, role]
+            return round((totals[known] - totals[start]) / (known - start))
+
+        span = timedelta(seconds=end - start)
+        reporting = (b for b in self.brokers if b not in self.blind)
+        return builders.loads(
+            *(builders.load(b, used(b, LEADER), used(b, FOLLOWER), CAPACITY, self.at(end), span) for b in reporting)
+        )
 
     def _growth(self, now: datetime) -> dict[int, LogGrowth]:
         if not self.has_growth:

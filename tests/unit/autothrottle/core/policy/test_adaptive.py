@@ -429,7 +429,7 @@ def test_after_failover_no_rate_rises_until_the_metric_is_covered() -> None:
 
     world = World(AdaptivePolicy(), fewer, ONE_FLOW)
     before = world.run(until=1200)[-1]
-    world.policy, world.history = AdaptivePolicy(), type(world.history)()
+    world.fail_over(AdaptivePolicy())
     for decisions in world.run(until=1200 + 240):
         assert bottlenecks(decisions) <= bottlenecks(before)
         assert {decision.basis for decision in decisions.values()} == {Basis.GUESSED}
@@ -441,7 +441,8 @@ def test_after_failover_no_rate_rises_until_the_metric_is_covered() -> None:
 def test_after_failover_an_unthrottled_reassignment_gets_a_throttle_without_counts() -> None:
     world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
     world.run(until=1200)
-    world.policy, world.history, world.current = AdaptivePolicy(), type(world.history)(), {}
+    world.fail_over(AdaptivePolicy())
+    world.current = {}
     (decided,) = world.run(until=1201)
     assert set(rates(decided).values()) == {mb(10)}, "unknown replication counts as client load"
     assert {decision.basis for decision in decided.values()} == {Basis.GUESSED}

@@ -198,12 +198,12 @@ class _Deaf(VirtualRecovery):
     deaf: Mapping[int, float] = {}
     """Broker id -> second from which on it is deaf."""
 
-    def _apply_configs(self) -> None:
-        super()._apply_configs()
+    def _step(self) -> None:
         for broker_id, since in self.deaf.items():
             if self.cluster.now >= since:
-                for role in ReplicaRole:
-                    self.cluster.set_rate(broker_id, role, None)
+                for side in self.cluster.brokers[broker_id].sides.values():
+                    side.rate = None
+        super()._step()
 
 
 def warnings(

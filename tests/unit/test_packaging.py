@@ -11,7 +11,15 @@ from tests.paths import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 PRIVATE_NAMES = {
-    "kazoo": {"_call", "_connection", "_data_watchers", "_read_watch_event", "_safe_close", "_session_callback"},
+    "kazoo": {
+        "_call",
+        "_connection",
+        "_data_watchers",
+        "_read_watch_event",
+        "_safe_close",
+        "_session_callback",
+        "_xid",
+    },
     "kafka-python": {"_sock"},
     "pyspark": {"_ensure_initialized", "_jsc", "_jvm"},
     "urllib3": {"_new_conn"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -45,29 +44,6 @@ _MAX_SENT = 4
 """Sent snapshots to keep as bases for differences. Their memory is mostly shared."""
 
 
-class _SentSnapshots:
-    """The last snapshots sent to callers, by name. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Snapshot] = {}
-        self._lock = threading.Lock()
-
-    def keep(self, snapshot: Snapshot) -> str:
-        """Store a snapshot that is about to be sent; return its name."""
-        name = uuid.uuid4().hex
-        with self._lock:
-            self._kept[name] = snapshot
-            while len(self._kept) > _MAX_SENT:
-                del self._kept[next(iter(self._kept))]
-        return name
-
-    def take(self, name: str) -> NamedSnapshot:
-        """Remove and return a snapshot by name: the caller replaces it with a newer one. `UNKNOWN`: not kept."""
-        with self._lock:
-            snapshot = self._kept.pop(name, None)
-        return NO_SNAPSHOT if snapshot is None else NamedSnapshot(name, snapshot)
-
-
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     def __init__(
         self,
@@ -84,9 +60,11 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             sizes: log sizes; None: unknown, calls fail with Invalid.
             settings: broker and topic settings; None: unknown, calls fail with Invalid.
         """
-        self._source, self._sent = source, _SentSnapshots()
+        self._source = source
         self._sizes, self._settings, self._quotas = sizes, settings, quotas
         self._failed = False
+        self._sent: dict[str, NamedSnapshot] = {}
+        """The last snapshots that callers got, by name; every single operation on it is atomic."""
 
     def check(self) -> None:
         """Read a snapshot if the last one failed.
@@ -111,12 +89,18 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
-        base, partitions = self._sent.take(request.known_name), partitions_from_topics(request.partitions)
+        # Not kept longer: the caller replaces it with a newer one.
+        base = self._sent.pop(request.known_name, NO_SNAPSHOT)
+        partitions = partitions_from_topics(request.partitions)
         snapshot = self._fetch(
             SnapshotRequest(request.min_version, replicas_of, partitions, catching_up, request.accept_partial),
             time_left(context, share=1.0),
         )
-        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
+        named = NamedSnapshot(uuid.uuid4().hex, snapshot)
+        self._sent[named.name] = named
+        for name in list(self._sent)[:-_MAX_SENT]:
+            self._sent.pop(name, None)
+        yield from snapshot_to_chunks(snapshot, name=named.name, base=base)
 
     def GetLogSizes(
         self, request: discovery_pb2.GetLogSizesRequest, context: grpc.ServicerContext

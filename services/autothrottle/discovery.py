@@ -21,7 +21,7 @@ from autothrottle.ports.kafka import (
 )
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
-from autothrottle.wire.common import partitions_from_topics
+from autothrottle.wire.common import SAME_NAMES, partitions_from_topics
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,
@@ -88,14 +88,16 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     def GetSnapshot(
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
-        replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
+        snapshot_request = SAME_NAMES.from_message(
+            SnapshotRequest,
+            request,
+            replicas_of=validate_brokers(request.replicas_of),
+            partitions=partitions_from_topics(request.partitions),
+            catching_up=validate_brokers(request.catching_up),
+        )
         # Not kept longer: the caller replaces it with a newer one.
         base = self._sent.pop(request.known_name, NO_SNAPSHOT)
-        partitions = partitions_from_topics(request.partitions)
-        snapshot = self._fetch(
-            SnapshotRequest(request.min_version, replicas_of, partitions, catching_up, request.accept_partial),
-            time_left(context, share=1.0),
-        )
+        snapshot = self._fetch(snapshot_request, time_left(context, share=1.0))
         named = NamedSnapshot(uuid.uuid4().hex, snapshot)
         self._sent[named.name] = named
         for name in list(self._sent)[:-_MAX_SENT]:
@@ -137,9 +139,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
                 return
             yield discovery_pb2.WatchSnapshotsResponse()
             while (event := events.get()) is not None:
-                yield discovery_pb2.WatchSnapshotsResponse(
-                    version=event.version, reason=event.reason, urgent=event.urgent
-                )
+                yield SAME_NAMES.to_message(discovery_pb2.WatchSnapshotsResponse, event)
         finally:
             watch.close()
 

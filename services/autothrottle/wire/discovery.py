@@ -125,7 +125,7 @@ def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
     for placed in assignments_to_messages(snapshot.assignments, limit):
         yield len(placed.partitions), GetSnapshotResponse(assignments=[placed])
     for problem in snapshot.problems:
-        named = discovery_pb2.Problem(path=problem.path, reason=problem.reason, topic=problem.topic)
+        named = SAME_NAMES.to_message(discovery_pb2.Problem, problem)
         yield _size(named), GetSnapshotResponse(problems=[named])
     if snapshot.progress is not None:
         for columns in progress_to_messages(snapshot.progress, max(1, limit // _PARTITIONS_PER_FLOW)):
@@ -260,7 +260,7 @@ class _ReceivedParts:
                 topics[listed.topic] = topics.get(listed.topic, ()) + tuple(listed.partitions)
         for placed in chunk.assignments:
             self.assignments.update(assignments_from_message(placed))
-        self.problems += [Problem(p.path, p.reason, p.topic) for p in chunk.problems]
+        self.problems += [SAME_NAMES.from_message(Problem, problem) for problem in chunk.problems]
         if chunk.HasField("progress"):
             self.progress = self.progress or discovery_pb2.Progress()
             self.progress.MergeFrom(chunk.progress)
@@ -656,12 +656,12 @@ def log_sizes_from_messages(messages: Iterable[discovery_pb2.GetLogSizesResponse
 def settings_to_message(settings: ClusterSettings) -> discovery_pb2.GetFetchSettingsResponse:
     kind = discovery_pb2.BrokerFetchSettings
     brokers = [SAME_NAMES.to_message(kind, broker, broker_id=b) for b, broker in settings.brokers.items()]
-    return discovery_pb2.GetFetchSettingsResponse(brokers=brokers, min_in_sync_replicas=settings.min_in_sync_replicas)
+    return SAME_NAMES.to_message(discovery_pb2.GetFetchSettingsResponse, settings, brokers=brokers)
 
 
 def settings_from_message(message: discovery_pb2.GetFetchSettingsResponse) -> ClusterSettings:
     brokers = {broker.broker_id: SAME_NAMES.from_message(FetchSettings, broker) for broker in message.brokers}
-    return ClusterSettings(brokers, dict(message.min_in_sync_replicas))
+    return SAME_NAMES.from_message(ClusterSettings, message, brokers=brokers)
 
 
 # Quotas and clients.
@@ -709,14 +709,11 @@ def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> Qu
 
 
 def clients_to_message(reading: ClientReading) -> discovery_pb2.GetClientsResponse:
-    return discovery_pb2.GetClientsResponse(
-        entities=sorted(entity.path for entity in reading.entities),
-        plug_ins=reading.plug_ins,
-        warnings=reading.warnings,
-    )
+    entities = sorted(entity.path for entity in reading.entities)
+    return SAME_NAMES.to_message(discovery_pb2.GetClientsResponse, reading, entities=entities)
 
 
 def clients_from_message(message: discovery_pb2.GetClientsResponse) -> ClientReading:
     """Convert a response; entities of kinds that this version does not know are absent."""
     entities = frozenset(filter(None, map(entity_of_path, message.entities)))
-    return ClientReading(entities, dict(message.plug_ins), tuple(message.warnings))
+    return SAME_NAMES.from_message(ClientReading, message, entities=entities)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -22,7 +21,7 @@ from autothrottle.ports.kafka import (
 )
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
-from autothrottle.wire.common import partitions_from_topics
+from autothrottle.wire.common import SAME_NAMES, partitions_from_topics
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,
@@ -45,29 +44,6 @@ _MAX_SENT = 4
 """Sent snapshots to keep as bases for differences. Their memory is mostly shared."""
 
 
-class _SentSnapshots:
-    """The last snapshots sent to callers, by name. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Snapshot] = {}
-        self._lock = threading.Lock()
-
-    def keep(self, snapshot: Snapshot) -> str:
-        """Store a snapshot that is about to be sent; return its name."""
-        name = uuid.uuid4().hex
-        with self._lock:
-            self._kept[name] = snapshot
-            while len(self._kept) > _MAX_SENT:
-                del self._kept[next(iter(self._kept))]
-        return name
-
-    def take(self, name: str) -> NamedSnapshot:
-        """Remove and return a snapshot by name: the caller replaces it with a newer one. `UNKNOWN`: not kept."""
-        with self._lock:
-            snapshot = self._kept.pop(name, None)
-        return NO_SNAPSHOT if snapshot is None else NamedSnapshot(name, snapshot)
-
-
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     def __init__(
         self,
@@ -86,10 +62,12 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             settings: broker and topic settings; None: unknown, calls fail with Invalid.
             problem: why the source cannot read the cluster now; "": it can, as far as it knows.
         """
-        self._source, self._sent = source, _SentSnapshots()
+        self._source = source
         self._sizes, self._settings, self._quotas = sizes, settings, quotas
         self._problem = problem
         self._failed = False
+        self._sent: dict[str, NamedSnapshot] = {}
+        """The last snapshots that callers got, by name; every single operation on it is atomic."""
 
     def check(self) -> None:
         """Check that the cluster can be read; a snapshot is read only if the last one failed.
@@ -115,13 +93,21 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     def GetSnapshot(
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
-        replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
-        base, partitions = self._sent.take(request.known_name), partitions_from_topics(request.partitions)
-        snapshot = self._fetch(
-            SnapshotRequest(request.min_version, replicas_of, partitions, catching_up, request.accept_partial),
-            time_left(context, share=1.0),
+        snapshot_request = SAME_NAMES.from_message(
+            SnapshotRequest,
+            request,
+            replicas_of=validate_brokers(request.replicas_of),
+            partitions=partitions_from_topics(request.partitions),
+            catching_up=validate_brokers(request.catching_up),
         )
-        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
+        # Not kept longer: the caller replaces it with a newer one.
+        base = self._sent.pop(request.known_name, NO_SNAPSHOT)
+        snapshot = self._fetch(snapshot_request, time_left(context, share=1.0))
+        named = NamedSnapshot(uuid.uuid4().hex, snapshot)
+        self._sent[named.name] = named
+        for name in list(self._sent)[:-_MAX_SENT]:
+            self._sent.pop(name, None)
+        yield from snapshot_to_chunks(snapshot, name=named.name, base=base)
 
     def GetLogSizes(
         self, request: discovery_pb2.GetLogSizesRequest, context: grpc.ServicerContext
@@ -158,9 +144,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
                 return
             yield discovery_pb2.WatchSnapshotsResponse()
             while (event := events.get()) is not None:
-                yield discovery_pb2.WatchSnapshotsResponse(
-                    version=event.version, reason=event.reason, urgent=event.urgent
-                )
+                yield SAME_NAMES.to_message(discovery_pb2.WatchSnapshotsResponse, event)
         finally:
             watch.close()
 

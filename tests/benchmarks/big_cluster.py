@@ -208,6 +208,18 @@ class BigCluster:
         """Cancel all reassignments, as Kafka's `--cancel` does."""
         self._commit("set_data", self._nodes[False])
 
+    def finish_partition(self, number: int) -> None:
+        """End the reassignment of one partition of a topic as the controller does; `number` is that of the topic."""
+        old = self.reassignments[number]
+        rows = old.by_partition()
+        del rows[old.partitions[-1]]
+        rest = TopicReassignment.of_partitions(old.topic, rows)
+        self.reassignments = (*self.reassignments[:number], rest, *self.reassignments[number + 1 :])
+        node = json.loads(_topic_node(rest, is_reassigned=True))
+        *others, _ = old.isr[-1]
+        node["partitions"][str(old.partitions[-1])] = [*others, *old.adding_replicas[-1]]
+        self._commit("set_data", [(self.kafka.topic(old.topic), json.dumps(node, separators=(",", ":")).encode())])
+
     def wipe_throttles(self) -> None:
         """Remove all throttles and the ledger. The services must not run."""
         self._commit("set_data", ((self.kafka.config(resource), format_config({})) for resource in self.resources))

@@ -334,6 +334,30 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures, request: 
 
 
 @pytest.mark.parametrize("lab", [LARGE], indirect=True, ids=["1000 brokers"])
+def test_cycles_while_partitions_finish(lab: ClusterLab, figures: Figures) -> None:
+    """One partition finishes before each cycle, as in the usual hours of a large reassignment."""
+    cluster = lab.cluster
+    cluster.start_reassignment()
+    lab.clients.set_rates(dict.fromkeys(lab.size.broker_ids, (float(LIGHT), float(LIGHT))))
+    time.sleep(2 * WINDOW_SECONDS + 1)
+    with lab.services() as services:
+        services.observe(lambda: None, lab.is_throttled(LIGHT), datetime.fromtimestamp(0, UTC))
+        unchanged = unchanged_cycles(services, lab)
+        finished = []
+        for number in range(4 * RUNS):
+            time.sleep(SPACING.total_seconds())
+            cluster.finish_partition(number)
+            finished.append(services.observe(services.run_cycle, lab.is_throttled(LIGHT)))
+    for what, seen in (("nothing changed", unchanged), ("one partition finished", finished)):
+        samples = [(s.cycle.end_time - s.asked).total_seconds() for s in seen]
+        figures.add(f"{what}: request to end of cycle", str(lab.size), "s", samples)
+        for service in ("planner-1", "discovery"):
+            # Each figure of one cycle is a multiple of 10 ms, so the mean of all is more exact than their median.
+            cpu = statistics.fmean(s.cpu_seconds[service] for s in seen)
+            figures.add(f"CPU of {service.removesuffix('-1')}, {what}", str(lab.size), "CPU s", [cpu])
+
+
+@pytest.mark.parametrize("lab", [LARGE], indirect=True, ids=["1000 brokers"])
 def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
     """A hundred rules limit ten clients each; their quotas have reached the limits. Cycles alternate between blocks."""
     client, kafka = lab.cluster.client, lab.cluster.kafka

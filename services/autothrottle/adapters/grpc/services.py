@@ -349,13 +349,9 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
         """Return the current state; a replica that still has our last snapshot sends only the difference."""
         # Dropped first: after an error the next call requests the whole snapshot.
         last, self._last = self._last, NO_SNAPSHOT
-        message = discovery_pb2.GetSnapshotRequest(
-            min_version=request.min_version,
-            replicas_of=sorted(request.replicas_of),
-            partitions=partitions_to_topics(request.partitions),
-            catching_up=sorted(request.catching_up),
-            known_name=last.name,
-            accept_partial=request.accept_partial,
+        partitions = partitions_to_topics(request.partitions)
+        message = SAME_NAMES.to_message(
+            discovery_pb2.GetSnapshotRequest, request, partitions=partitions, known_name=last.name
         )
 
         def fetch(replica: Replica, seconds: float) -> NamedSnapshot:
@@ -477,7 +473,7 @@ class SnapshotWatch:
 
     def _deliver(self, message: discovery_pb2.WatchSnapshotsResponse, *, first: bool) -> None:
         if not first:
-            self._notify(SnapshotEvent(message.version, message.reason, message.urgent))
+            self._notify(SAME_NAMES.from_message(SnapshotEvent, message))
         elif self._missed:
             self._notify(SnapshotEvent(message.version, "discovery reconnected", urgent=True))
         self._missed, self._failures = True, 0

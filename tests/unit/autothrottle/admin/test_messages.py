@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
 
 import pytest
@@ -21,7 +20,6 @@ from autothrottle.admin.servicer import (
     request_quota_to_message,
 )
 from autothrottle.core.errors import Invalid
-from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.quotas.keys import ClientQuotaEntity
@@ -32,8 +30,6 @@ from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2 import Override as Message
 from autothrottle.v1.quotas_pb2 import Quota
 from autothrottle.wire.common import SAME_NAMES
-from autothrottle_client.model import ClusterState, from_message
-from tests.builders import NOON
 from tests.unit.autothrottle.wire.strategies import broker_ids, int64, pauses, text, times
 
 overrides = st.builds(
@@ -132,13 +128,6 @@ def test_audit_record_round_trips(record: StoredAuditRecord) -> None:
     assert before == (None if record.before is None else (record.broker_id, record.before))
     assert after == (None if record.after is None else (record.broker_id, record.after))
     assert (SAME_NAMES.from_message(Pause, sent.pause) if sent.HasField("pause") else None) == record.pause
-
-
-def test_client_reads_a_member_as_it_was_sent() -> None:
-    sent = Member("run", ("discovery", "planner"), "1.2.3", "unix:/run/a.sock", "host1", 2**22, NOON)
-    response = admin_pb2.GetClusterStateResponse(members=[SAME_NAMES.to_message(admin_pb2.Member, sent)])
-    (read,) = from_message(ClusterState, response).members
-    assert dataclasses.astuple(read) == dataclasses.astuple(sent)
 
 
 @pytest.mark.parametrize("time", [Timestamp(seconds=2**62), Timestamp(seconds=-(2**62)), Timestamp(nanos=-1)])

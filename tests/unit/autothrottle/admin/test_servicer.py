@@ -497,6 +497,17 @@ def test_a_snapshot_is_sent_as_a_difference_to_a_known_one(services: InProcessSe
     assert second.snapshot == received(services).snapshot
 
 
+def test_the_recorded_request_of_an_earlier_planner_gets_a_difference(services: InProcessServices) -> None:
+    """The planner may be older than discovery during an upgrade. It names its last snapshot in field 4."""
+    first = received(services)
+    services.cluster.set_config_as_user(ConfigResource.broker(1001), LEADER_RATE, "5")
+    request = discovery_pb2.GetSnapshotRequest.FromString(b'\x08\x01"\x20' + first.name.encode() + b"@\x01")
+    assert (request.min_version, request.accept_partial) == (1, True)
+    chunks = list(discovery(services).GetSnapshot(request, timeout=SLACK))
+    assert chunks[0].base_name == first.name
+    assert named_snapshot_from_chunks(chunks, first).snapshot == received(services).snapshot
+
+
 def test_an_unknown_base_name_gives_a_full_snapshot(services: InProcessServices) -> None:
     submit_reassignment(services, "t1")
     request = discovery_pb2.GetSnapshotRequest(known_name="of another replica")

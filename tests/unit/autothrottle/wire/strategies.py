@@ -25,16 +25,8 @@ from autothrottle.core.cluster.flows import (
 )
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicReassignment
 from autothrottle.core.records import (
-    Basis,
-    Cycle,
-    Decision,
-    ForeignThrottle,
-    Outcome,
-    OutcomeStatus,
     Pause,
     PauseMode,
-    PlannerState,
-    Reason,
 )
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
@@ -61,7 +53,6 @@ ledger_entries = st.builds(
 )
 edits = st.builds(Edit, keys, st.none() | text, st.none() | text)
 changes = st.builds(Change, resources, st.lists(edits, max_size=4).map(tuple), st.none() | ledger_entries)
-outcomes = st.builds(Outcome, resources, st.sampled_from(OutcomeStatus), text)
 problems = st.builds(Problem, sentences, text)
 _replica_sets = st.lists(broker_ids, max_size=4).map(tuple)
 
@@ -160,50 +151,4 @@ def loads(draw: st.DrawFn) -> Loads:
     return Loads(brokers, missing, tuple(draw(st.lists(text, max_size=3))), quota_rates=quota_rates)
 
 
-decisions = st.builds(
-    Decision,
-    broker_ids,
-    st.sampled_from(ReplicaRole),
-    int64,
-    st.sampled_from(Reason),
-    st.none() | int64,
-    st.none() | int64,
-    st.none() | int64,
-    st.none() | int64,
-    st.none() | int64,
-    st.none() | int32,
-    st.none() | st.sampled_from(Basis),
-)
 pauses = st.builds(Pause, st.sampled_from(PauseMode), text, st.none() | times, text)
-_texts = st.lists(text, max_size=3).map(tuple)
-cycles = st.builds(
-    Cycle,
-    term=int64,
-    number=int64,
-    start_time=times,
-    end_time=times,
-    reason=text,
-    sentence=text,
-    topics=_texts,
-    decisions=st.lists(decisions, max_size=3).map(tuple),
-    outcomes=st.lists(outcomes, max_size=3).map(tuple),
-    findings=_texts,
-    error=text,
-    bytes_left=st.none() | int64,
-    eta=st.none() | times,
-    pause=st.none() | pauses,
-    shadow=st.booleans(),
-    foreign_throttles=st.lists(st.builds(ForeignThrottle, resources, keys, text), max_size=3).map(tuple),
-    eta_low=st.none() | times,
-    eta_high=st.none() | times,
-    eta_is_static=st.booleans(),
-)
-states = st.builds(
-    PlannerState,
-    st.booleans(),
-    int64,
-    text,
-    st.none() | cycles,
-    st.dictionaries(broker_ids, int32, max_size=3),
-    st.none() | times,
-)

@@ -37,12 +37,6 @@ def test_change_round_trips(change: Change) -> None:
     assert change_from_message(applier_pb2.Change.FromString(raw)) == change
 
 
-@given(strategies.outcomes)
-def test_outcome_round_trips(outcome: Outcome) -> None:
-    raw = SAME_NAMES.to_message(types_pb2.Outcome, outcome).SerializeToString()
-    assert SAME_NAMES.from_message(Outcome, types_pb2.Outcome.FromString(raw)) == outcome
-
-
 @given(strategies.ledger_entries)
 def test_ledger_entry_round_trips(entry: LedgerEntry) -> None:
     raw = ledger_to_message(entry).SerializeToString()

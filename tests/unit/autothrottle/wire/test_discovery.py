@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, ConfigResource
+from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
 from autothrottle.core.cluster.flows import (
     CopiedMark,
     Flow,
@@ -233,6 +233,27 @@ def test_difference_from_an_unknown_snapshot_is_incomplete() -> None:
 def test_whole_snapshot_replaces_a_known_one() -> None:
     known = NamedSnapshot("a", reassigning(3, "t2"))
     assert named_snapshot_from_chunks(sent(reassigning(2), name="b"), known) == NamedSnapshot("b", reassigning(2))
+
+
+RECORDED_WHOLE = (
+    b'\x08\x07\x12\x08\xe9\x07\xea\x07\xeb\x07\xec\x07\x1a"\n\x02t1\x12\x01\x00\x1a\x02\xe9\x07"\x01\x02*\x04\xe9\x07'
+    b'\xea\x072\x01\x01:\x02\xeb\x07B\x01\x01J\x02\xea\x07"6\n\x0cbrokers/1001\x12&\n!'
+    b"leader.replication.throttled.rate\x12\x015R\x042f6e"
+)
+RECORDED_DIFFERENCE = b"\x08\x08\x12\x08\xe9\x07\xea\x07\xeb\x07\xec\x07R\x0431aaZ\x042f6eb\x02t1"
+
+
+def test_recorded_chunks_of_an_earlier_version_are_read_and_written() -> None:
+    """The planner and discovery have different versions during an upgrade. Recorded chunks hold the layout."""
+    rows: dict[int, builders.Row] = {0: (1001, (1001, 1002), (1003,), (1002,))}
+    throttles = {"brokers/1001": {LEADER_RATE: "5"}}
+    first = NamedSnapshot("2f6e", builders.snapshot(builders.reassignment("t1", rows), throttles=throttles, version=7))
+    second = NamedSnapshot("31aa", builders.snapshot(throttles=throttles, version=8))
+    received = named_snapshot_from_chunks([GetSnapshotResponse.FromString(RECORDED_WHOLE)], second)
+    assert received == first
+    assert named_snapshot_from_chunks([GetSnapshotResponse.FromString(RECORDED_DIFFERENCE)], received) == second
+    assert sent(first.snapshot, name="2f6e") == [GetSnapshotResponse.FromString(RECORDED_WHOLE)]
+    assert sent(second.snapshot, name="31aa", base=first) == [GetSnapshotResponse.FromString(RECORDED_DIFFERENCE)]
 
 
 # Progress.

@@ -3,22 +3,13 @@
 The type hints of a frozen dataclass are its layout, so that no type has a parser of its own:
 
 - Each field is stored under its name, or under the name that its metadata gives (`stored`).
-- A field without a default must be there. Another field has its default if it is absent.
-- Names without a field are ignored, because a later version may have written them.
+- A field without a default must be there, another one may be absent. Names of later versions are ignored.
 - A value of another type or range is Invalid, and the error names its path in the whole value.
 - A classmethod `from_stored` of a type creates the object in place of its constructor, if there is one. It takes the
   fields as keywords, and raises Invalid for fields that do not fit together.
 
-| hint | JSON value |
-|---|---|
-| `int` | an integer in 0 to 2^63-1, or in `r` of `Annotated[int, r]` |
-| `float`, `bool`, `str`, an enum | a finite number; true or false; a text that UTF-8 can encode; the member's value |
-| `datetime` | a text with the time in UTC |
-| `X \\| None` | null, or an X |
-| `tuple[X, ...]`, `Sequence[X]`, `frozenset[X]` | an array; that of a set is sorted |
-| `Mapping[str, X]` | an object |
-| a dataclass | an object |
-| `Any` | as it is |
+Integers lie in 0 to 2^63-1, or in `r` of `Annotated[int, r]`. Times are texts in UTC, enums the values of their
+members, tuples, sequences and (sorted) sets arrays, and mappings of texts objects.
 """
 
 from __future__ import annotations
@@ -38,8 +29,6 @@ from autothrottle.core.texts import encodable
 
 _T = TypeVar("_T")
 
-INT64 = range(2**63)
-
 _FAULTS = (*FIELD_ERRORS, Invalid)
 _METADATA = "stored"
 
@@ -56,24 +45,16 @@ class _Storage(NamedTuple):
     name: str = ""
     form: ValueForm | None = None
     is_left_out: bool = False
-    is_given: bool = False
 
 
 def stored(name: str = "", form: ValueForm | None = None, is_left_out: bool = False) -> Mapping[str, Any]:
-    """Return the metadata of a field that is stored in another way than its name and type say.
-
-    Args:
-        name: the name under which it is stored; "": its own.
-        form: how to store it; None: as its type hint says.
-        is_left_out: whether it is left out while it has its default.
-    """
+    """Return the metadata of a field: its stored name and form, and whether it is left out while it has its default."""
     return {_METADATA: _Storage(name, form, is_left_out)}
 
 
 LEFT_OUT = stored(is_left_out=True)
-"""Metadata of a field that is left out while it has its default."""
 
-GIVEN: Mapping[str, Any] = {_METADATA: _Storage(is_given=True)}
+GIVEN: Mapping[str, Any] = {_METADATA: None}
 """Metadata of a field that is not stored: the caller of `decode` gives it, or it has its default."""
 
 
@@ -86,21 +67,15 @@ class FaultyValue(Invalid):
 
 
 def decode(kind: type[_T], value: object, **given: Any) -> _T:
-    """Return the object of a JSON value.
-
-    Args:
-        kind: a dataclass.
-        value: the JSON value.
-        given: field -> value, for `GIVEN` fields.
+    """Return the object of a dataclass from its JSON value and from its `GIVEN` fields.
 
     Raises:
         Invalid: a part of the value is missing, or has another type or range.
     """
     try:
-        decoded: _T = _form(kind).decode(value, **given)
+        return _form(kind).decode(value, **given)  # type: ignore[no-any-return]
     except FIELD_ERRORS as error:
         raise _located("", error) from None
-    return decoded
 
 
 def encode(value: Any) -> Any:
@@ -126,10 +101,7 @@ def _shown(value: object) -> str:
     return encodable(repr(value), 60)
 
 
-# Plain values.
-
-
-def integer(value: Any, valid: range = INT64) -> int:
+def integer(value: Any, valid: range = range(2**63)) -> int:
     """Return a number from JSON, or raise TypeError or ValueError if it is not an integer in the range."""
     if type(value) is not int:
         raise TypeError(f"{_shown(value)} is not an integer")
@@ -155,9 +127,9 @@ def time_of(value: Any) -> datetime:
 
 
 def _typed(kind: type, name: str, value: Any) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{_shown(value)} is not {name}")
-    return value
+    if type(value) is kind:
+        return value
+    raise TypeError(f"{_shown(value)} is not {name}")
 
 
 def _number(value: Any) -> float:
@@ -186,7 +158,7 @@ def _derived_form(hint: Any) -> ValueForm:
         return ValueForm(partial(integer, valid=arguments[1]), _same)
     if origin in (Union, UnionType):
         (form,) = (_form(part) for part in arguments if part is not NoneType)
-        return _optional(form)
+        return ValueForm(*(partial(_unless_none, convert) for convert in form))
     if origin is Mapping:
         return _object(_form(arguments[1]))
     if origin in (tuple, Sequence, frozenset):
@@ -201,11 +173,8 @@ def _derived_form(hint: Any) -> ValueForm:
 _form: Callable[[Any], ValueForm] = cache(_derived_form)
 
 
-def _optional(form: ValueForm) -> ValueForm:
-    return ValueForm(
-        lambda value: None if value is None else form.decode(value),
-        lambda value: None if value is None else form.encode(value),
-    )
+def _unless_none(convert: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else convert(value)
 
 
 def _choice(kind: type[Enum]) -> ValueForm:
@@ -217,9 +186,6 @@ def _choice(kind: type[Enum]) -> ValueForm:
         return values[value]
 
     return ValueForm(decode_choice, lambda member: member.value)
-
-
-# Values that have parts.
 
 
 def _object(form: ValueForm) -> ValueForm:
@@ -253,10 +219,8 @@ def _array(form: ValueForm, kind: Any) -> ValueForm:
 def _record(kind: Any) -> ValueForm:
     hints = get_type_hints(kind, include_extras=True)
     decoded, encoded = [], []
-    for field in fields(kind):
+    for field in (field for field in fields(kind) if field.metadata != GIVEN):
         storage = field.metadata.get(_METADATA, _Storage())
-        if storage.is_given:
-            continue
         name, form = storage.name or field.name, storage.form or _form(hints[field.name])
         default = field.default if field.default_factory is MISSING else field.default_factory()
         decoded.append((field.name, name, form.decode, default is MISSING))

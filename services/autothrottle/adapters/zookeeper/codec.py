@@ -439,9 +439,12 @@ def _override_fields(override: StoredOverride) -> dict[str, Any]:
     }
 
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
+
 def compact_json(value: Mapping[str, Any]) -> bytes:
     """Format a value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _COMPACT.encode(value).encode()
 
 
 def parse_pause(data: bytes, path: str) -> Pause:

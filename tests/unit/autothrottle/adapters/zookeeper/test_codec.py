@@ -392,7 +392,7 @@ def test_who_is_truncated_to_its_limit() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "null", "{}", '{"who":"x"}', '{"who":"x","action":"burn"}', '{"who":5,"action":"set"}'),
+        *("", "{}", '{"who":"x"}', '{"who":"x","action":"burn"}'),
         *('{"who":"x","action":"set","before":5}', '{"who":"x","action":"set","before":{"rate":5}}'),
         *('{"who":"x","action":"set","after":{"rate":-5}}', '{"who":"x","action":"set","broker_id":"1"}'),
     ],

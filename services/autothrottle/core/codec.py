@@ -189,16 +189,16 @@ def _choice(kind: type[Enum]) -> ValueForm:
 
 
 def _object(form: ValueForm) -> ValueForm:
-    def decode_entry(name: str, value: Any) -> tuple[str, Any]:
+    def decode_object(value: Any) -> dict[str, Any]:
+        items, entries, name = _typed(dict, "an object", value).items(), {}, ""
         try:
-            return text(name), form.decode(value)
+            for name, entry in items:
+                entries[name if name.isascii() else text(name)] = form.decode(entry)
         except _FAULTS as error:
             raise _located(f"[{_shown(name)}]", error) from None
+        return entries
 
-    return ValueForm(
-        lambda value: dict(starmap(decode_entry, _typed(dict, "an object", value).items())),
-        lambda entries: {name: form.encode(entry) for name, entry in entries.items()},
-    )
+    return ValueForm(decode_object, lambda entries: {name: form.encode(entry) for name, entry in entries.items()})
 
 
 def _array(form: ValueForm, kind: Any) -> ValueForm:

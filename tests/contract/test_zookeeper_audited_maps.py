@@ -111,7 +111,7 @@ def test_the_text_is_the_one_that_every_version_reads(subject: Subject, store: N
     for key, entry in subject.case.entries.items():
         store.put(key, entry)
     path = f"{subject.tree.own.root}/{subject.case.codec.node}"
-    assert subject.tree.client.get(path)[0] == TEXTS[subject.case.codec.node]
+    assert json.loads(subject.tree.client.get(path)[0]) == json.loads(TEXTS[subject.case.codec.node])
 
 
 @each_kind

@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.texts import ip_address_of
+from autothrottle.core.units import MAX_INT32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Member:
     """Where others call it, `host:port` or `unix:path`; `0.0.0.0` means every interface of its host."""
     host: str
     """Name of its host."""
-    pid: int
+    pid: Annotated[int, range(MAX_INT32 + 1)]
     """Its process id on that host."""
     start_time: datetime
     """UTC, by its own clock."""

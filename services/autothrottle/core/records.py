@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
+from autothrottle.core.codec import GIVEN
 from autothrottle.core.open_enum import OpenEnum
 from autothrottle.core.texts import caller_name
 from autothrottle.core.units import BytesPerSecond
@@ -201,7 +202,7 @@ class Pause:
 class CatchUp:
     """A request to throttle a broker's catch-up, and its author."""
 
-    broker_id: int
+    broker_id: int = field(metadata=GIVEN)
     """>= 0."""
     author: str = ""
     """Who requested it; "": unknown."""

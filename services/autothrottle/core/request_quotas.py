@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from autothrottle.core.codec import LEFT_OUT
 from autothrottle.core.errors import Invalid
 
 SAMPLES = 11
@@ -39,9 +40,9 @@ _CLIENT_ID = re.compile(r"[ -~]{1,128}")
 class RequestQuotaEntity:
     """The callers to which a quota applies. Either `user` or `client_id` may be None, but not both."""
 
-    user: str | None = None
+    user: str | None = field(default=None, metadata=LEFT_OUT)
     """Name in the caller's certificate or of its token; "": every user without a quota of its own; None: any user."""
-    client_id: str | None = None
+    client_id: str | None = field(default=None, metadata=LEFT_OUT)
     """The id by which a client names itself; "": every client id without a quota of its own; None: any client id."""
 
     def __str__(self) -> str:

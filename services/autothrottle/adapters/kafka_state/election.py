@@ -26,8 +26,8 @@ from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.kafka_state.tree import EditResult, Effect, Tree
 from autothrottle.adapters.state_store.candidate import Candidate
-from autothrottle.adapters.zookeeper.codec import INT64, integer, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.codec import integer, text
 from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Unavailable
 from autothrottle.core.retries import ELECTION
 from autothrottle.ports.state_store import Leader
@@ -262,6 +262,6 @@ class KafkaElection(Candidate):
 def _joined(node: str) -> int:
     """Return when the candidacy of a node began; 0: unknown."""
     try:
-        return integer(json.loads(node)["joined"], INT64)
+        return integer(json.loads(node)["joined"])
     except FIELD_ERRORS:
         return 0

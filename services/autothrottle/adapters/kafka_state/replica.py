@@ -41,7 +41,7 @@ from autothrottle.adapters.kafka_state.records import (
 )
 from autothrottle.adapters.kafka_state.topic import TopicRecord
 from autothrottle.adapters.kafka_state.tree import EditResult, Tree
-from autothrottle.core.errors import FIELD_ERRORS
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
 
 _MAX_COPIES, _MAX_COPY_BYTES = 4, 128_000_000
@@ -157,7 +157,7 @@ class StateReplica:
         try:
             check_number(record.time, MAX_TIME)
             entry: Entry | None = parsed(record.value)
-        except FIELD_ERRORS:
+        except (*FIELD_ERRORS, Invalid):
             entry = None
         results: list[EditResult] = []
         topic = "" if entry is None else _topic(entry)

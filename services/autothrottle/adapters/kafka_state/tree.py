@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -262,7 +262,8 @@ class Tree:
                 size = 0
             groups[-1].append(row)
             size += sum(len(value) for value in row if isinstance(value, str)) + 60
-        header = header._replace(
+        header = replace(
+            header,
             parts=len(groups),
             last_version=self.last_version,
             tree_epoch=self.epoch,

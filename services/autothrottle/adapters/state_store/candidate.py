@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from autothrottle.adapters.zookeeper.codec import own_object, text
+from autothrottle.adapters.zookeeper.codec import own_object
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.codec import text
 from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
 from autothrottle.core.texts import capitalized
 from autothrottle.ports.kafka import Term

@@ -17,7 +17,6 @@ from autothrottle.adapters.state_store.nodes import Node, NodeEdit, NodeStore, S
 from autothrottle.adapters.zookeeper.codec import (
     FORMAT_VERSION,
     compact_json,
-    field_error,
     format_override,
     format_pause,
     own_object,
@@ -25,6 +24,7 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_pause,
 )
 from autothrottle.core.cluster.configs import broker_id_of, validate_broker_id
+from autothrottle.core.codec import encode, field_error
 from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.operators.audit import (
     AuditReading,
@@ -216,8 +216,12 @@ class MapCodec(Generic[K, V]):
     """Converts (stored name, JSON value) to a key; raises Invalid or one of `FIELD_ERRORS`."""
     parse_value: Callable[[K, Any], V]
     """Converts (key, JSON value) to the value of the key; raises the same errors."""
-    format_entries: Callable[[Mapping[K, V]], Mapping[str, Any]]
-    """Returns stored name -> JSON value, in the stored order."""
+    format_value: Callable[[K, V], Any] = lambda _, value: encode(value)
+    """Converts (key, value) to the JSON value."""
+    name: Callable[[K], str] = str
+    """Converts a key to its stored name."""
+    ordered: Callable[[Mapping[K, V]], Iterable[tuple[K, V]]] = lambda entries: sorted(entries.items())
+    """Returns the entries in the stored order."""
     is_list: bool = False
     """Whether the field holds a list, so that names are not stored."""
 
@@ -267,7 +271,7 @@ class MapCodec(Generic[K, V]):
 
     def format(self, entries: Mapping[K, V], content: MapContent[K, V]) -> bytes:
         """Return the text with these entries, and with those of the content that cannot be read."""
-        named = {**content.raw, **self.format_entries(entries)}
+        named = {**content.raw, **{self.name(k): self.format_value(k, value) for k, value in self.ordered(entries)}}
         return compact_json({"version": FORMAT_VERSION, self.field: [*named.values()] if self.is_list else named})
 
 

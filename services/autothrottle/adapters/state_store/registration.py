@@ -9,12 +9,11 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 
-from autothrottle.adapters.zookeeper.codec import field_error, integer, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid
+from autothrottle.core.codec import decode, encode, field_error
+from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.members import Member, hosts_without_route
 
 log = logging.getLogger(__name__)
@@ -152,25 +151,16 @@ class Registration(ABC):
 
 def format_member(member: Member) -> bytes:
     """Format a member as the node's text."""
-    return json.dumps({**asdict(member), "start_time": member.start_time.isoformat()}).encode()
+    return json.dumps(encode(member)).encode()
 
 
 def parse_member(data: bytes) -> Member:
-    """Parse a member. Unknown fields are ignored; a later version may have written them.
+    """Parse a member.
 
     Raises:
         Invalid: the node does not describe a member.
     """
     try:
-        content = json.loads(data)
-        return Member(
-            service=text(content["service"]),
-            roles=tuple(map(text, content["roles"])),
-            version=text(content["version"]),
-            address=text(content["address"]),
-            host=text(content["host"]),
-            pid=integer(content["pid"]),
-            start_time=time_of(content["start_time"]),
-        )
-    except FIELD_ERRORS as error:
+        return decode(Member, json.loads(data))
+    except (ValueError, RecursionError, Invalid) as error:
         raise Invalid(f"{data[:60]!r} does not describe a member: {field_error(error)}") from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
-from autothrottle.adapters.zookeeper.codec import INT64, compact_json, field_error, integer, text, time_of
+from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.codec import decode, encode, field_error
 from autothrottle.core.errors import FIELD_ERRORS, Conflict, Invalid
 
 _FORMAT = 1
@@ -39,8 +39,7 @@ class StateCopy:
 
     def encoded(self) -> str:
         """Return the content of a file."""
-        audit = [{"time": r.time.isoformat(), "version": r.version, "text": r.text} for r in self.audit]
-        content = {"version": _FORMAT, "fence": self.fence, "nodes": dict(sorted(self.nodes.items())), "audit": audit}
+        content = {"version": _FORMAT, **encode(replace(self, nodes=dict(sorted(self.nodes.items()))))}
         return json.dumps(content, indent=1, ensure_ascii=False)
 
 
@@ -51,29 +50,27 @@ def parse_copy(content: str) -> StateCopy:
         Invalid: it is not a copy of our state, or one of a later version.
     """
     try:
-        value: Mapping[str, Any] = json.loads(content)
-        if value["version"] != _FORMAT:
-            raise Invalid(f"the copy has version {value['version']!r}, and this program reads {_FORMAT}; update it")
-        records = [(time_of(r["time"]), integer(r["version"], INT64), text(r["text"])) for r in value["audit"]]
-        return StateCopy(
-            fence=integer(value["fence"], INT64),
-            nodes={_path(text(path)): text(node) for path, node in value["nodes"].items()},
-            audit=[AuditText(*record) for record in records],
-        )
-    except FIELD_ERRORS as error:
+        value = json.loads(content)
+        version = value["version"]
+        if version == _FORMAT:
+            copy = decode(StateCopy, value)
+            for path in copy.nodes:
+                _check_path(path)
+            return copy
+    except (*FIELD_ERRORS, Invalid) as error:
         raise Invalid(f"the file is not a copy of our state: {field_error(error)}. Fix: export it again") from None
+    raise Invalid(f"the copy has version {version!r}, and this program reads {_FORMAT}; update it")
 
 
-def _path(path: str) -> str:
-    """Return the path of a node below our root.
+def _check_path(path: str) -> None:
+    """Check that a path of a node lies below our root.
 
     Raises:
-        ValueError: it leads elsewhere, or no store takes it.
+        Invalid: it leads elsewhere, or no store takes it.
     """
     parts = path.split("/")
     if not all(parts) or not path.isprintable() or {".", ".."} & {*parts}:
-        raise ValueError(f"{path[:60]!r} is not the path of a node")
-    return path
+        raise Invalid(f"{path[:60]!r} is not the path of a node")
 
 
 def is_copied(own: OwnPaths, path: str) -> bool:

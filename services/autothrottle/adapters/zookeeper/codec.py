@@ -6,11 +6,10 @@ Kafka's formats are those of 0.10 to 3.9. The overrides' format is shared with t
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import chain
@@ -26,19 +25,16 @@ from autothrottle.core.cluster.configs import (
     TOPIC_NAME,
     ConfigResource,
     LedgerEntry,
-    LedgerKey,
     ResourceType,
     broker_id_of,
-    is_released_intent,
     parse_replicas,
-    texts_of,
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER
+from autothrottle.core.codec import decode, encode, field_error, integer, text, time_of
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
 from autothrottle.core.operators.sources import StoredOverride
-from autothrottle.core.records import AuditAction, Pause, PauseMode
-from autothrottle.core.texts import encodable
+from autothrottle.core.records import Pause, PauseMode
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.units import MAX_RATE, MEGABYTE
 
@@ -106,7 +102,7 @@ FORMAT_VERSION = 1
 
 _LEADERS = range(NO_LEADER, MAX_BROKER_ID + 1)
 
-INT64 = range(2**63)
+_broker_id = partial(integer, valid=BROKER_IDS)
 
 _INTEGERS = frozenset({int})
 _LISTS = frozenset({list})
@@ -150,13 +146,6 @@ def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode(errors="replace"))
 
 
-def field_error(error: Exception) -> str:
-    """Return what is wrong with a field, in at most 200 characters."""
-    if isinstance(error, KeyError):
-        return encodable(f"the field {error} is missing", 200)
-    return encodable(str(error), 200)
-
-
 @contextmanager
 def _malformed(what: str, data: bytes, fix: str) -> Iterator[None]:
     """Turn the errors of a missing or wrong field into Invalid."""
@@ -166,28 +155,10 @@ def _malformed(what: str, data: bytes, fix: str) -> Iterator[None]:
         raise Invalid(f"{what}: {field_error(error)}, in {_excerpt(data)}; {fix}") from error
 
 
-def integer(value: Any, valid: range = BROKER_IDS) -> int:
-    """Return a number from JSON, or raise TypeError or ValueError if it is not an integer in the range."""
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not an integer")
-    if value not in valid:
-        raise ValueError(f"{value} is not in {valid.start}..{valid.stop - 1}")
-    return value
-
-
-def number(value: Any) -> float:
-    """Return a number from JSON, or raise TypeError or ValueError if it is none or not finite."""
-    if type(value) not in (int, float):
-        raise TypeError(f"{value!r} is not a number")
-    if not math.isfinite(value):
-        raise ValueError(f"{value} is not finite")
-    return float(value)
-
-
 def _broker_ids(value: Any) -> tuple[int, ...]:
     if type(value) is not list:
         raise TypeError(f"{value!r} is not a list of broker ids")
-    return tuple(map(integer, value))
+    return tuple(map(_broker_id, value))
 
 
 class SharedIds(dict[int, int]):
@@ -197,7 +168,7 @@ class SharedIds(dict[int, int]):
     """
 
     def __missing__(self, broker_id: int) -> int:
-        self[broker_id] = integer(broker_id)
+        self[broker_id] = _broker_id(broker_id)
         return broker_id
 
 
@@ -214,7 +185,7 @@ class _Partitions(NamedTuple):
 def _partitions(names: tuple[str, ...]) -> _Partitions:
     if not all(map(_PARTITION.fullmatch, names)):
         raise TypeError(f"{names[:20]!r} are not partitions")
-    numbers = [integer(int(name)) for name in names]
+    numbers = [integer(int(name), BROKER_IDS) for name in names]
     ranks = sorted(range(len(numbers)), key=numbers.__getitem__)
     if len(ranks) < 2 or ranks == list(range(len(numbers))):
         return _Partitions(tuple(numbers), tuple)
@@ -333,14 +304,6 @@ _MAX_IDS = 100_000
 _id_in_state = _IdsInStates().__getitem__
 
 
-def text(value: Any) -> str:
-    """Return a text from JSON, or raise TypeError or ValueError if it is none that a message can hold."""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    value.encode()  # JSON may escape half a surrogate pair
-    return value
-
-
 def optional_text(value: Any) -> str | None:
     return None if value is None else text(value)
 
@@ -356,7 +319,7 @@ def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
     value = _json_object(data, "the list of reassignments")
     with _malformed("the list of reassignments is malformed", data, "repair the node"):
         found = {
-            (entry["topic"], integer(entry["partition"])): _broker_ids(entry["replicas"])
+            (entry["topic"], integer(entry["partition"], BROKER_IDS)): _broker_ids(entry["replicas"])
             for entry in value["partitions"]
         }
         possible = {topic for topic, _ in found if _TOPIC.fullmatch(topic)}
@@ -392,50 +355,23 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
     """
     value = own_object(data, "the ledger entry")
     with _malformed("the ledger entry is malformed", data, "repair or remove the node"):
-        keys = {text(key): _ledger_key(key, record) for key, record in value["keys"].items()}
-        return LedgerEntry(keys, integer(value["term"], INT64), integer(value["cycle"], INT64))
-
-
-def _ledger_key(key: str, record: Mapping[str, Any]) -> LedgerKey:
-    before, written = optional_text(record["before"]), optional_text(record["written"])
-    if written is None and ("intent" not in record or before is not None):
-        raise ValueError("nothing was written, or no value replaced the one before")
-    intent = text(record["intent"]) if "intent" in record else None
-    target = text(record["target"]) if "target" in record else None
-    part, late = _owned_entries(key, record), texts_of(optional_text(record.get("late")))
-    settles = optional_time(record.get("settles"))
-    if bool(late) != (settles is not None):
-        raise ValueError("late and settles are not set together")
-    if is_released_intent(intent, late):
-        intent = part = None
-    return LedgerKey(before, written, part, intent, target, late, settles)
-
-
-def _owned_entries(key: str, record: Mapping[str, Any]) -> frozenset[str] | None:
-    """The entries of a list that we own. None: all of them; the values of a list key must then parse as lists."""
-    if "owned" in record:
-        return parse_replicas(text(record["owned"]))
-    if key in REPLICAS_KEYS:
-        for value in (record["before"], record["written"], record.get("intent"), record.get("late")):
-            parse_replicas(value or "")
-    return None
+        entry = decode(LedgerEntry, value)
+        for name in REPLICAS_KEYS:
+            # Without `owned`, all entries are ours, so that the values must be lists.
+            if name in entry.keys and "owned" not in (record := value["keys"][name]):
+                for field in ("before", "written", "intent", "late"):
+                    parse_replicas(record.get(field) or "")
+        return entry
 
 
 def format_ledger_entry(entry: LedgerEntry) -> bytes:
     """Format a ledger entry."""
-    keys = {
-        name: {
-            "before": known.before,
-            "written": known.written,
-            **({"owned": ",".join(sorted(part))} if part else {}),
-            **({"intent": intent} if intent is not None else {}),
-            **({"target": known.target} if known.target is not None else {}),
-            **({"late": ",".join(sorted(known.late)), "settles": known.settles.isoformat()} if known.settles else {}),
-        }
-        for name, known in entry.keys.items()
-        for intent, part in (known.stored(name),)
-    }
-    return compact_json({"version": 1, "keys": keys, "term": entry.term, "cycle": entry.cycle})
+    value = encode(entry)
+    for name, key in entry.keys.items():
+        if key.is_released:
+            intent, part = key.stored(name)
+            value["keys"][name] |= {"intent": intent} | ({"owned": intent} if part else {})
+    return compact_json({"version": FORMAT_VERSION, **value})
 
 
 def parse_override(data: bytes, version: int) -> StoredOverride | None:
@@ -481,19 +417,6 @@ def _expire_time(value: Mapping[str, Any], data: bytes) -> datetime | None:
         return time_of(value["expire_time"])
 
 
-def time_of(value: Any) -> datetime:
-    """Return a time from JSON in UTC, or raise TypeError, ValueError or OverflowError if it is none with a zone."""
-    time = datetime.fromisoformat(text(value))
-    if time.tzinfo is None:
-        raise ValueError(f"{value!r} has no zone")
-    return time.astimezone(UTC)
-
-
-def optional_time(value: Any) -> datetime | None:
-    """Return a time from JSON as `time_of` does; None stays None."""
-    return None if value is None else time_of(value)
-
-
 def _rate_in_range(rate: int, data: bytes) -> int:
     if not 0 <= rate <= MAX_RATE:
         raise Invalid(f"the override's rate is negative or too large: {_excerpt(data)}; set it again")
@@ -516,9 +439,12 @@ def _override_fields(override: StoredOverride) -> dict[str, Any]:
     }
 
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
+
 def compact_json(value: Mapping[str, Any]) -> bytes:
     """Format a value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _COMPACT.encode(value).encode()
 
 
 def parse_pause(data: bytes, path: str) -> Pause:
@@ -528,24 +454,14 @@ def parse_pause(data: bytes, path: str) -> Pause:
     throttles, and its reason names the problem.
     """
     try:
-        return _pause(own_object(data, path))
-    except (*FIELD_ERRORS, Invalid):
+        return decode(Pause, own_object(data, path))
+    except Invalid:
         return Pause(PauseMode.KEEP, reason=f"{path} cannot be parsed; pause again, or resume")
-
-
-def _pause(value: Mapping[str, Any]) -> Pause:
-    mode, author = PauseMode(value["mode"]), text(value["author"])
-    return Pause(mode, author, optional_time(value["time"]), text(value["reason"]))
 
 
 def format_pause(pause: Pause) -> bytes:
     """Format a pause."""
-    return compact_json({"version": 1, **_pause_fields(pause)})
-
-
-def _pause_fields(pause: Pause) -> dict[str, Any]:
-    time = None if pause.time is None else pause.time.isoformat()
-    return {"mode": pause.mode.value, "author": pause.author, "time": time, "reason": pause.reason}
+    return compact_json({"version": FORMAT_VERSION, **encode(pause)})
 
 
 def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -> StoredAuditRecord:
@@ -562,34 +478,25 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
     """
     value = own_object(data, "the audit record")
     with _malformed("the audit record is malformed", data, "remove the node"):
-        before, after, pause = value.get("before"), value.get("after"), value.get("pause")
-        return StoredAuditRecord(
-            number,
-            time_of(value["time"]) if "time" in value else time,
-            text(value["who"]),
-            AuditAction(value["action"]),
-            None if value.get("broker_id") is None else integer(value["broker_id"]),
-            None if before is None else parse_override(compact_json(before), integer(before["version"], INT64)),
-            None if after is None else parse_override(compact_json(after), version),
-            text(value.get("reason", "")),
-            None if pause is None else _pause(pause),
-            text(value.get("result", "")),
+        before, after = value.get("before"), value.get("after")
+        return decode(
+            StoredAuditRecord,
+            value,
+            number=number,
+            time=time_of(value["time"]) if "time" in value else time,
+            before=None if before is None else parse_override(compact_json(before), integer(before["version"])),
+            after=None if after is None else parse_override(compact_json(after), version),
         )
 
 
 def format_audit_record(record: StoredAuditRecord) -> bytes:
     """Format an audit record. Its number, time and new version are not included: they come from the node itself."""
-    before, after, pause = record.before, record.after, record.pause
+    before, after = record.before, record.after
     return compact_json(
         {
-            "version": 1,
-            "who": record.who[:MAX_WHO],
-            "action": record.action.value,
-            "broker_id": record.broker_id,
+            "version": FORMAT_VERSION,
+            **encode(replace(record, who=record.who[:MAX_WHO], result=record.result[:MAX_WHO])),
             "before": None if before is None else {**_override_fields(before), "version": before.version},
             "after": None if after is None else _override_fields(after),
-            "reason": record.reason,
-            **({} if pause is None else {"pause": _pause_fields(pause)}),
-            **({"result": record.result[:MAX_WHO]} if record.result else {}),
         }
     )

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 
+from autothrottle.core.codec import LEFT_OUT, ValueForm, stored, text
 from autothrottle.core.errors import Invalid
 from autothrottle.core.open_enum import OpenEnum
 from autothrottle.core.units import MAX_INT32, MAX_RATE, BytesPerSecond
@@ -209,6 +210,18 @@ def limiting_rate(value: str) -> int | None:
     return rate if rate is not None and rate >= 0 else None
 
 
+def texts_of(value: str | None) -> frozenset[str]:
+    """Return the entries of a replica list, or the value of a rate or a quota, as texts; none if it is not set."""
+    return frozenset(value.split(",")) if value else frozenset()
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ",".join(sorted(texts))
+
+
+_LIST = ValueForm(lambda value: parse_replicas(text(value)), _joined)
+_TEXTS = ValueForm(lambda value: texts_of(text(value)), _joined)
+
 LATE_WRITES = timedelta(seconds=60)
 """How long after a write of unknown outcome Kafka may still apply it.
 
@@ -233,18 +246,18 @@ class LedgerKey:
 
     While there is an intent, this is the value that it replaces; None: the key was not set.
     """
-    part: frozenset[str] | None = None
+    part: frozenset[str] | None = field(default=None, metadata=stored("owned", _LIST, is_left_out=True))
     """The entries that we own, for a replica list that also has foreign entries; those of the intent included, never
     empty. None: we own all of `written` and `intent`, as with every rate. This avoids sending, storing and reading the
     lists of 100,000 partitions twice."""
-    intent: str | None = None
+    intent: str | None = field(default=None, metadata=LEFT_OUT)
     """The value that was about to be written, while the write is unconfirmed; None: it is confirmed."""
-    target: str | None = None
+    target: str | None = field(default=None, metadata=LEFT_OUT)
     """The rate at which the current ramp ends; None: this value is not a ramp step."""
-    late: frozenset[str] = frozenset()
+    late: frozenset[str] = field(default=frozenset(), metadata=stored(form=_TEXTS, is_left_out=True))
     """The values of earlier writes of unknown outcome that may still arrive, without the intent; of a replica list its
     entries."""
-    settles: datetime | None = None
+    settles: datetime | None = field(default=None, metadata=LEFT_OUT)
     """UTC; from this time on no value of `late` arrives. None: `late` is empty."""
 
     def __post_init__(self) -> None:
@@ -255,6 +268,31 @@ class LedgerKey:
         # Normalise: full ownership is stored as None, and a released key owns nothing.
         if self.part is not None and (self.is_released or self.part in (frozenset(), self._entries())):
             object.__setattr__(self, "part", None)
+
+    @classmethod
+    def from_stored(
+        cls,
+        *,
+        before: str | None,
+        written: str | None,
+        intent: str | None = None,
+        late: frozenset[str] = frozenset(),
+        settles: datetime | None = None,
+        part: frozenset[str] | None = None,
+        target: str | None = None,
+    ) -> LedgerKey:
+        """Return the record of stored fields, see `stored`.
+
+        Raises:
+            Invalid: they do not fit together.
+        """
+        if written is None and (intent is None or before is not None):
+            raise Invalid("nothing was written, or no value replaced the one before")
+        if bool(late) != (settles is not None):
+            raise Invalid("late and settles are not set together")
+        if is_released_intent(intent, late):
+            intent = part = None
+        return cls(before, written, part, intent, target, late, settles)
 
     def _entries(self) -> frozenset[str]:
         return texts_of(self.written) | texts_of(self.intent)
@@ -271,7 +309,7 @@ class LedgerKey:
         """
         if not self.is_released:
             return self.intent, self.part
-        return ",".join(sorted(self.late)), self.late if key in REPLICAS_KEYS else None
+        return _joined(self.late), self.late if key in REPLICAS_KEYS else None
 
     @property
     def owned(self) -> frozenset[str]:
@@ -302,11 +340,6 @@ class LedgerKey:
 def is_released_intent(intent: str | None, late: Iterable[str]) -> bool:
     """Return whether a stored intent is that of `LedgerKey.stored` for a released key, and no intent."""
     return bool(intent) and texts_of(intent) <= frozenset(late)
-
-
-def texts_of(value: str | None) -> frozenset[str]:
-    """Return the entries of a replica list, or the value of a rate or a quota, as texts; none if it is not set."""
-    return frozenset(value.split(",")) if value else frozenset()
 
 
 @dataclass(frozen=True, slots=True)

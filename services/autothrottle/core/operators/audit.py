@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
+from autothrottle.core.cluster.configs import BROKER_IDS
+from autothrottle.core.codec import GIVEN, LEFT_OUT
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.quotas.keys import ClientQuotaEntity, TemporaryQuota, quota_sentence
@@ -33,24 +35,24 @@ MAX_WHO = 1_000
 class StoredAuditRecord:
     """One action. The transaction that changes an override, a catch-up, a quota or the pause also writes its record."""
 
-    number: int
+    number: int = field(metadata=GIVEN)
     """Sequence number; a later change has a larger number."""
-    time: datetime
+    time: datetime = field(metadata=GIVEN)
     """UTC, by the store's clock."""
     who: str
     """The caller, if known: its name, its address, and the service through which it called; `caller_name` is short."""
     action: AuditAction
-    broker_id: int | None = None
+    broker_id: Annotated[int, BROKER_IDS] | None = None
     """The broker of the override or catch-up; None: the cluster override, or an action that concerns no broker."""
-    before: StoredOverride | None = None
+    before: StoredOverride | None = field(default=None, metadata=GIVEN)
     """The override before the change; None: there was none, or it could not be read."""
-    after: StoredOverride | None = None
+    after: StoredOverride | None = field(default=None, metadata=GIVEN)
     """The override after the change; None: removed."""
     reason: str = ""
     """Why autothrottle made the change by itself; "": an operator requested it."""
-    pause: Pause | None = None
+    pause: Pause | None = field(default=None, metadata=LEFT_OUT)
     """The pause that began or ended; None: another action."""
-    result: str = ""
+    result: str = field(default="", metadata=LEFT_OUT)
     """How a submission, cancellation, request of a cycle or change of quotas ended; "" for the other actions, which are
     recorded only on success."""
 

@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum
+from typing import Any
 from urllib.parse import quote, unquote
 
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
+from autothrottle.core.codec import GIVEN, ValueForm, stored, text
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.texts import ip_address_of
 from autothrottle.core.units import MAX_INT32, MAX_RATE
@@ -377,12 +379,20 @@ def check_etag(entity: ClientQuotaEntity, etag: str, values: QuotaValues) -> Non
         )
 
 
+def _parse_values(values: Mapping[str, Any]) -> QuotaValues:
+    keys = {parse_key(name): value for name, value in values.items()}
+    return {key: parse_value(key, text(value)) for key, value in keys.items()}
+
+
+_VALUES = ValueForm(_parse_values, lambda values: {str(key): format_value(key, values[key]) for key in values})
+
+
 @dataclass(frozen=True, slots=True)
 class TemporaryQuota:
     """Quotas of one entity that hold until they end; the values before them are restored then."""
 
-    entity: ClientQuotaEntity
-    values: QuotaValues
+    entity: ClientQuotaEntity = field(metadata=GIVEN)
+    values: QuotaValues = field(metadata=stored(form=_VALUES))
     """Never empty."""
     author: str
     """Who set it."""

@@ -13,6 +13,7 @@ from fnmatch import translate
 from functools import lru_cache
 
 from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.codec import GIVEN, stored
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.keys import (
     DEFAULT,
@@ -45,15 +46,15 @@ class YieldRule:
     one. A rule with client ids only limits the entity of the default user and the client id, which is level 4.
     """
 
-    name: str
+    name: str = field(metadata=GIVEN)
     """1 to 60 lower-case letters, digits and hyphens. Unique among the rules."""
-    floor_bytes_per_second: int
+    floor_bytes_per_second: int = field(metadata=stored("floor"))
     """The lowest quota per broker, at least 1."""
     user: str | None = None
     """Pattern for the name of the principal without its type; None: any user."""
     client_id: str | None = None
     """Pattern; None: any client id."""
-    at_most_bytes_per_second: int | None = None
+    at_most_bytes_per_second: int | None = field(default=None, metadata=stored("at_most"))
     """The highest quota per broker, 1 to 2^53; None: it is a share."""
     at_most_share: float | None = None
     """The highest quota as a share of the smallest broker's capacity, above 0 to 1; None: it is a rate."""
@@ -63,7 +64,7 @@ class YieldRule:
     """Who set it; set by the service, like the next two."""
     time: datetime | None = None
     """When it was set, UTC."""
-    sentence: str = field(default="", compare=False)
+    sentence: str = field(default="", compare=False, metadata=GIVEN)
     """What it does, in one sentence; only in responses."""
 
     @property

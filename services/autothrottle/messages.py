@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from types import MappingProxyType, UnionType
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -146,7 +146,7 @@ def _fields(conversion: Conversion, kind: Any, message: Descriptor) -> list[_Fie
 
 def _field(conversion: Conversion, name: str, described: FieldDescriptor, kind: Any) -> _Field:
     sent = described.name
-    if get_origin(kind) is not UnionType:
+    if get_origin(kind) not in (Union, UnionType):  # the former in hints with Annotated
         encode, decode = _converter(conversion, described, kind)
         return _Field(name, sent, encode, lambda message: decode(getattr(message, sent)))
     encode, decode = _converter(conversion, described, get_args(kind)[0])

@@ -100,7 +100,7 @@ def test_pause_outlives_the_session_that_set_it(zookeeper: ZooKeeperServer, subj
         b"",
         b"yes",
         b"[]",
-        b'{"mode":"keep"}',
+        b'{"author":"anna"}',
         b'{"version":1,"mode":"melt","author":"","time":null,"reason":""}',
         b'{"version":1,"mode":"keep","author":"","time":"2026-11-02T12:00:00","reason":""}',
         b'{"version":1,"mode":"keep","author":7,"time":null,"reason":""}',

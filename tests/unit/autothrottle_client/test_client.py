@@ -91,6 +91,7 @@ LOADED = (
     "core",
     "core.cluster",
     "core.cluster.configs",
+    "core.codec",
     "core.errors",
     "core.members",
     "core.open_enum",

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
@@ -100,7 +100,7 @@ TESTED_ELSEWHERE = {
     *("Change", "LedgerKey"),  # test_applier.py
     *("BrokerLogSizes", "Progress"),  # test_discovery.py
     *("RebalanceOptions", "RebuildOptions", "ProposedPlacement"),  # placement
-    *("CapacityAnswer", "ForecastAnswer", "PoolsDifference", "PoolsStatus"),
+    *("CapacityAnswer", "ForecastAnswer", "InstanceType", "PoolsDifference", "PoolsStatus", "TimedForecasts"),
 }
 """Types whose converted fields are mixed with others, or which only one side has."""
 
@@ -168,7 +168,7 @@ def values(kind: Any, message: Any, others: Collection[str] = ()) -> st.SearchSt
 
 
 def field_values(hint: Any, field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in (Union, UnionType):
         present = field_values(get_args(hint)[0], field)
         return st.none() | (present if field.has_presence else present.filter(bool))
     if hint == TopicPartition:

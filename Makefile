@@ -69,10 +69,10 @@ run_tests = status=0; \
 	  $(PYTEST) $(MEASURES) $(1) || test $$? -eq 5 || status=1; \
 	  exit $$status
 
-test: $(STAMP) java ## run all tests, in about 15 minutes on 2 cores; ARGS="-k name" chooses
+test: $(STAMP) java ## run all tests, in about 19 minutes on 2 cores; ARGS="-k name" chooses
 	@$(call run_tests,$(ARGS))
 
-test-unit: $(STAMP) ## run the tests that start no server process, in about 90 seconds; ARGS="-k name" chooses
+test-unit: $(STAMP) ## run the tests that start no server process, in about 160 seconds; ARGS="-k name" chooses
 	@$(PYTEST) $(UNIT) $(ARGS)
 
 # Programs whose packages do not go together with those of autothrottle, or that few people need, each in build/NAME.

@@ -106,7 +106,9 @@ class Subject:
             time_of_end = datetime.now(UTC)
             while not self.has_cycle_after(time_of_end):
                 assert self.process.running, f"{lie}: {self.process.log_end()}"
-                assert time.monotonic() < ended + RETURN_SECONDS, f"{lie}: no cycle {RETURN_SECONDS:g} s after it"
+                assert time.monotonic() < ended + RETURN_SECONDS, (
+                    f"{lie}: no cycle {RETURN_SECONDS:g} s after it: {self.process.log_end()}"
+                )
                 time.sleep(0.1)
             late = time.monotonic() - ended
             text = self.process.log.read_text("utf-8", "replace")

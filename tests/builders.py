@@ -14,12 +14,12 @@ from autothrottle.admin.plan_check import PlanCheck
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome, Reason
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.units import MEGABYTE
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.discovery import named_snapshot_from_chunks
 

@@ -31,13 +31,13 @@ from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.cycle.input import PlannerSettings
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.placement.servicer import PlacementServicer
 from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.call_limits import RequestQuotas

@@ -30,11 +30,12 @@ from autothrottle.core.inspection import (
     registrations_inspected,
     snapshot_inspected,
 )
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
-from autothrottle.ports.services import ClusterSource, PlacementCluster
+from autothrottle.ports.services import ClusterSource
 from autothrottle.ports.telemetry import LoadSource
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration

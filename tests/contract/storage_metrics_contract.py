@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.ports.services import StorageMetrics, StorageMetricsStore
+from autothrottle.core.placement.cluster import StorageMetrics
+from autothrottle.ports.services import StorageMetricsStore
 
 TIMEOUT = timedelta(seconds=10)
 SAMPLE = StorageMetrics(

@@ -10,9 +10,9 @@ import pytest
 
 from autothrottle.adapters.prometheus import PrometheusSettings
 from autothrottle.adapters.prometheus.storage_metrics import PrometheusStorageMetrics
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.exporters import EXPORTERS
-from autothrottle.ports.services import StorageMetrics
 from autothrottle.topicmappr.metricsfetcher import main
 from autothrottle_lab.emulators.exporter import ExporterEmulator
 from autothrottle_lab.servers.processes import scratch_directory

@@ -14,7 +14,8 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 from autothrottle.core.errors import Invalid
-from autothrottle.ports.services import StorageMetrics, StorageMetricsStore
+from autothrottle.core.placement.cluster import StorageMetrics
+from autothrottle.ports.services import StorageMetricsStore
 from tests.contract.storage_metrics_contract import SAMPLE, TIMEOUT, StorageMetricsContract
 
 

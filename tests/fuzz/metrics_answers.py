@@ -16,11 +16,11 @@ from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
 from autothrottle.adapters.prometheus.storage_metrics import PrometheusStorageMetrics
 from autothrottle.adapters.zookeeper_state.storage_metrics import format_partition_sizes, format_storage_free
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity, Loads
-from autothrottle.ports.services import StorageMetrics
 from tests.fuzz import hostile
 from tests.fuzz.exporter_texts import NOW, canned, check_loads
 from tests.fuzz.hostile import Choices

@@ -8,8 +8,8 @@ from typing import Any
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from tests import builders
 from tests.builders import eventually, mb
 from tests.in_process_services import BROKERS, InProcessServices

@@ -25,7 +25,7 @@ from autothrottle.core.exported_metrics import (
     STATE_DIFFERENCES,
     STATE_LOSSES,
 )
-from autothrottle.ports.services import StorageMetrics
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle_client import AdminClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import fill

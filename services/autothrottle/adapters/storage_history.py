@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from autothrottle.core.capacity.forecasts import HistorySample
 from autothrottle.core.capacity.growth import MOST_HISTORY
 from autothrottle.core.errors import Invalid, Missing, Unavailable
-from autothrottle.ports.services import StorageMetrics
+from autothrottle.core.placement.cluster import StorageMetrics
 
 SCHEMA = pa.schema(
     [

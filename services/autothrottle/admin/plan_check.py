@@ -20,10 +20,11 @@ from autothrottle.core.operators.plan_refusals import (
 )
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.records import Allowances
 from autothrottle.ports.kafka import FetchSettingsSource, SnapshotSource
-from autothrottle.ports.services import ClusterSource, StorageMetrics, StorageMetricsSource
+from autothrottle.ports.services import ClusterSource, StorageMetricsSource
 
 _READ_TIMEOUT = timedelta(seconds=2)
 """Limit of each reading that may stay unknown, so that the call itself does not time out because of it."""

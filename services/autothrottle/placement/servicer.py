@@ -14,6 +14,7 @@ from autothrottle.core.capacity.results import LimitForecast, PoolsStatus, Timed
 from autothrottle.core.capacity.sizing import capacity_plan, check_inputs
 from autothrottle.core.capacity.values import pool_statuses, pools_difference
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.operations import check_options, needs_storage, plan_placement, proposal
 from autothrottle.core.texts import first_lines
 from autothrottle.placement.forecaster import PoolsFile
@@ -25,7 +26,7 @@ from autothrottle.planning_messages import (
     plan_options_of,
     plan_to_message,
 )
-from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
+from autothrottle.ports.services import ClusterSource, StorageMetricsSource
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.pools_file import members_of
 from autothrottle.runtime.regular_expressions import compile_pattern

@@ -9,8 +9,7 @@ from typing import Protocol
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.cluster import PlacementCluster as PlacementCluster
-from autothrottle.core.placement.cluster import StorageMetrics as StorageMetrics
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.records import PlannerState, Submission
 
 

@@ -22,10 +22,10 @@ from autothrottle.core.capacity.sizing import InstanceType, UsableShares
 from autothrottle.core.cluster.configs import MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import POOLS_FILE_OK, MetricSample
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.plan import Optimization, Strategy
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import parse_quantity
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle_client.files import OLD_SECONDS, ReloadedFiles, read_toml

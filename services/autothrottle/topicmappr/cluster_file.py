@@ -17,8 +17,8 @@ from typing import Any
 from autothrottle.core.cluster.configs import MAX_BROKER_ID, validate_topic
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.partition_map import PartitionReplicas, ordered
-from autothrottle.ports.services import PlacementCluster
 
 _MAX_BYTES = 2**63 - 1
 

@@ -10,8 +10,8 @@ import sys
 
 from autothrottle import __version__
 from autothrottle.core.errors import Incomplete
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.ports.services import StorageMetrics
 from autothrottle.runtime.command_line import EXIT_USAGE, command_help, described, program
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options

@@ -22,9 +22,9 @@ from autothrottle.core.capacity.packing import (
 from autothrottle.core.capacity.pools import Pool, PoolPlans
 from autothrottle.core.capacity.sizing import Dimension, Workload, broker_use
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.plan import gigabytes
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.topicmappr.map_files import MapFile
 from autothrottle_client.plan_report import table
 

@@ -19,14 +19,9 @@ from typing import TYPE_CHECKING
 
 from autothrottle.core.capacity.forecasts import HistorySample
 from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
-from autothrottle.ports.services import (
-    ClusterSource,
-    PlacementCluster,
-    StorageMetrics,
-    StorageMetricsSource,
-    StorageMetricsStore,
-)
+from autothrottle.ports.services import ClusterSource, StorageMetricsSource, StorageMetricsStore
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.topicmappr.cluster_file import parse_cluster
 from autothrottle.topicmappr.options import (

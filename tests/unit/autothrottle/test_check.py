@@ -19,9 +19,9 @@ from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings
 from autothrottle.core.errors import Unavailable, Unready
 from autothrottle.core.inspection import Finding
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from tests import builders

@@ -18,10 +18,10 @@ from autothrottle.adapters.datadog.client import DatadogClient, DatadogSettings,
 from autothrottle.adapters.datadog.series import NO_VALUE
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable, excerpt
 from autothrottle.core.traffic.loads import is_byte_count
-from autothrottle.ports.services import StorageMetrics
 
 _TOPIC_OF_OFFSETS = "_consumer_offsets"
 """Datadog's integration strips the first underscore of `__consumer_offsets`."""

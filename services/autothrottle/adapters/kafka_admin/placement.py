@@ -11,8 +11,8 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, Configs, ConfigValue, LogDirs
 from autothrottle.core.errors import Conflict, Invalid, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
 
 CORDONED_LOG_DIRS = "cordoned.log.dirs"
 """The broker config with the log directories that accept no new replicas, Kafka 4.3 and later; * means all."""

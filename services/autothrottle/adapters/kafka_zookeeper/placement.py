@@ -28,8 +28,8 @@ from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import broker_id_of, validate_topic
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
-from autothrottle.ports.services import PlacementCluster
 
 _Name = TypeVar("_Name")
 _Value = TypeVar("_Value")

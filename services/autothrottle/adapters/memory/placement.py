@@ -9,7 +9,7 @@ from datetime import timedelta
 from autothrottle.adapters.memory.state_store import Outages
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 
 
 class MemoryPlacementCluster(Outages):

@@ -13,11 +13,11 @@ from autothrottle.adapters.prometheus.client import PrometheusClient, Prometheus
 from autothrottle.adapters.prometheus.metrics import BROKERS_QUERY, reported_addresses
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.traffic.broker_matching import HOST_LABELS, BrokerMatching
 from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
 from autothrottle.core.traffic.loads import is_byte_count
-from autothrottle.ports.services import StorageMetrics
 
 _MAX_BODY_BYTES = 256 * 1024 * 1024
 """Limit of a response: the series of a million partitions, in the process of metricsfetcher alone."""

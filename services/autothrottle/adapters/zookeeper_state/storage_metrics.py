@@ -23,10 +23,10 @@ from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import broker_id_of
 from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable, json_integer
 from autothrottle.core.traffic.loads import is_byte_count
-from autothrottle.ports.services import StorageMetrics
 
 MAX_REQUEST_BYTES = 1_000_000
 """ZooKeeper drops a connection that sends over 1,048,575 bytes at once (jute.maxbuffer); the rest is for the paths."""

@@ -15,8 +15,8 @@ from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle.runtime.logs import JsonFormat
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, applier_pb2, applier_pb2_grpc, types_pb2
 from tests import builders

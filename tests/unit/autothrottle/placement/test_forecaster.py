@@ -14,9 +14,9 @@ from autothrottle.adapters.memory import MemoryPlacementCluster
 from autothrottle.core.capacity.forecasts import HistorySample
 from autothrottle.core.errors import Incomplete, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.placement.forecaster import LimitForecaster
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.pools_file import FollowedPools
 from tests.builders import eventually
 

@@ -13,9 +13,9 @@ import pytest
 
 from autothrottle.core.capacity.forecasts import HistorySample
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.placement.forecaster import LimitForecaster
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle.runtime.pools_file import FollowedPools
 from autothrottle.topicmappr.command_line import main as topicmappr
 from autothrottle_client.reassignments import parse_reassignment

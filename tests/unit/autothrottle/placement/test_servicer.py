@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle_client.reassignments import parse_reassignment
 from autothrottle_client.throttlectl import main
 from tests.contract.storage_metrics_contract import SAMPLE

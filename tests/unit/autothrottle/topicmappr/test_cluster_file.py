@@ -8,8 +8,8 @@ import pytest
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.topicmappr.cluster_file import format_cluster, parse_cluster
 
 CLUSTER = PlacementCluster(

@@ -17,8 +17,8 @@ import pytest
 from autothrottle.adapters.storage_history import SCHEMA, append_sample, read_samples
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.command_line import main
 

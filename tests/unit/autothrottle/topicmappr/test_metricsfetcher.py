@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.errors import Incomplete, Invalid
-from autothrottle.ports.services import StorageMetrics
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.runtime.configuration_reader import parse_command
 from autothrottle.topicmappr.metricsfetcher import main, require_complete
 from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions

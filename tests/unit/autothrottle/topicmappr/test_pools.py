@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from autothrottle.core.capacity.pools import pool_plans
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.pools_file import format_pools, members_of, read_pools, schema
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.command_line import main

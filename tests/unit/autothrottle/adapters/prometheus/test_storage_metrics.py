@@ -15,9 +15,9 @@ from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusSettings
 from autothrottle.adapters.prometheus.storage_metrics import PrometheusStorageMetrics
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.placement.cluster import StorageMetrics
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.exporters import EXPORTERS
-from autothrottle.ports.services import StorageMetrics
 from autothrottle_lab.emulators.exporter import ExporterEmulator
 
 TIMEOUT = timedelta(seconds=20)

@@ -8,8 +8,8 @@ import pytest
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.cluster import PlacementCluster, StorageMetrics
 from autothrottle.core.placement.partition_map import PartitionReplicas, sizes_by_topic
-from autothrottle.ports.services import PlacementCluster, StorageMetrics
 
 
 def cluster(*topics: str) -> PlacementCluster:

@@ -266,13 +266,18 @@ class StateLog:
     def problem(self) -> str:
         """Return why the state cannot be used; "": it was read within the silence limit."""
         with self._changed:
-            age = time.monotonic() - self._last_contact
+            age = self._contact_age
             if self._reader.is_ready and age <= self.silence_limit:
                 return ""
             return f"the state topic {self.name} {self._problem or f'has not been read for {age:.0f} s'}"
 
+    @property
+    def _contact_age(self) -> float:
+        """Seconds since the topic last answered a read; since the start if it did not."""
+        return time.monotonic() - self._last_contact
+
     def _answers(self) -> bool:
-        return time.monotonic() - self._last_contact <= self.silence_limit or self._closed.is_set()
+        return self._contact_age <= self.silence_limit or self._closed.is_set()
 
     def _unavailable(self) -> Unavailable:
         problem = self.problem() or f"the state topic {self.name} did not confirm a record in time"
@@ -337,7 +342,7 @@ class StateLog:
             except AutothrottleError as error:
                 self._refusal = None if isinstance(error, Unavailable) else error
                 self._problem = f"cannot be read: {error}"
-                self.repair.soon(time.monotonic() - self._last_contact)
+                self.repair.soon(self._contact_age)
             except Exception:  # a bug must not end the thread: this process would never see a change again
                 self._report_defect("Reading the state topic")
             self._closed.wait(STATE_TOPIC.first)

@@ -192,12 +192,13 @@ def with_topics(samples: Sequence[Progress], whole: Forecast) -> Mapping[str, To
             if sample.at is not None and topic in sample.topics
         ]
         end = forecast(points, progress.bytes_left) if progress.bytes_left else Forecast(*[newest.at] * 3)
-        eta, low, high = map(_earlier, end, whole)
+        eta, low, high = map(earlier, end, whole)
         topics[topic] = replace(progress, eta=eta, eta_low=low, eta_high=high)
     return topics
 
 
-def _earlier(time: datetime | None, bound: datetime | None) -> datetime | None:
+def earlier(time: datetime | None, bound: datetime | None) -> datetime | None:
+    """Return a time, at most the bound; None: it is unknown. Without a bound, it is the time."""
     return time if time is None or bound is None else min(time, bound)
 
 

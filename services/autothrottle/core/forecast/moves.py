@@ -11,7 +11,7 @@ from datetime import datetime
 
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import LogSizes, Snapshot, TopicReassignment
-from autothrottle.core.forecast.eta import end_at, last_time, log_size, static_end
+from autothrottle.core.forecast.eta import earlier, end_at, last_time, log_size, static_end
 from autothrottle.core.records import RunningMove, Throttle
 
 _Brokers = tuple[int, ...]
@@ -35,14 +35,10 @@ def running_moves(snapshot: Snapshot, sizes: LogSizes) -> tuple[RunningMove, ...
         topic_end = topic_progress.eta if topic_progress is not None else None
         for move, flows in of_topic:
             flows_end = _end(flows, progress) if len(of_topic) > 1 else topic_end
-            end = _first(flows_end, topic_end) or static_end(progress, flows, throttles)
-            moves.append(replace(move, eta=end and _first(end, progress.eta)))
+            measured = earlier(flows_end, topic_end) or topic_end
+            end = measured or static_end(progress, flows, throttles)
+            moves.append(replace(move, eta=earlier(end, progress.eta)))
     return tuple(moves)
-
-
-def _first(*times: datetime | None) -> datetime | None:
-    """Return the first of these times that are known; None: none is."""
-    return min((time for time in times if time is not None), default=None)
 
 
 def _moves(reassignment: TopicReassignment, sizes: LogSizes) -> Iterator[tuple[RunningMove, frozenset[Flow]]]:

@@ -11,7 +11,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -321,7 +321,7 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures, request: 
     add_cycles(figures, size, "warm, all rates changed", changed, CYCLE_ORIGINAL.get(size, ""))
     for name, seen in (("loads known", unchanged), ("loads read again", rereads)):
         name = f"nothing changed, {name}"
-        samples = [(s.cycle.end_time - s.asked).total_seconds() for s in seen]
+        samples = seconds_of(seen)
         figures.add(
             f"{name}: request to end of cycle",
             str(size),
@@ -348,12 +348,10 @@ def test_cycles_while_partitions_finish(lab: ClusterLab, figures: Figures) -> No
             time.sleep(SPACING.total_seconds())
             cluster.finish_partition(number)
             finished.append(services.observe(services.run_cycle, lab.is_throttled(LIGHT)))
-    for what, seen in (("nothing changed", unchanged), ("one partition finished", finished)):
-        samples = [(s.cycle.end_time - s.asked).total_seconds() for s in seen]
-        figures.add(f"{what}: request to end of cycle", str(lab.size), "s", samples)
+    for what, cycles in (("nothing changed", unchanged), ("one partition finished", finished)):
+        figures.add(f"{what}: request to end of cycle", str(lab.size), "s", seconds_of(cycles))
         for service in ("planner-1", "discovery"):
-            # Each figure of one cycle is a multiple of 10 ms, so the mean of all is more exact than their median.
-            cpu = statistics.fmean(s.cpu_seconds[service] for s in seen)
+            cpu = mean_cpu_seconds(cycles, service)
             figures.add(f"CPU of {service.removesuffix('-1')}, {what}", str(lab.size), "CPU s", [cpu])
 
 
@@ -384,12 +382,23 @@ def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figu
             time.sleep(1)
         with_rules = unchanged_cycles(services, lab)
     name = "nothing changed, loads known: request to end of cycle"
-    for what, seen in (("without yield rules", without), (f"{YIELD_RULES} rules, {YIELDING} clients", with_rules)):
-        samples = [(s.cycle.end_time - s.asked).total_seconds() for s in seen]
-        # Each figure of one cycle is a multiple of 10 ms, so the mean of all is more exact than their median.
-        cpu = statistics.fmean(s.cpu_seconds["planner-1"] + s.cpu_seconds["discovery"] for s in seen)
-        figures.add(f"{name}, {what}", str(lab.size), "s", samples)
+    for what, cycles in (("without yield rules", without), (f"{YIELD_RULES} rules, {YIELDING} clients", with_rules)):
+        cpu = mean_cpu_seconds(cycles, "planner-1", "discovery")
+        figures.add(f"{name}, {what}", str(lab.size), "s", seconds_of(cycles))
         figures.add(f"CPU of planner and discovery for it, {what}", str(lab.size), "CPU s", [cpu])
+
+
+def seconds_of(cycles: Iterable[ObservedCycle]) -> list[float]:
+    """Return the time from each request to the end of its cycle."""
+    return [(observed.cycle.end_time - observed.asked).total_seconds() for observed in cycles]
+
+
+def mean_cpu_seconds(cycles: Iterable[ObservedCycle], *services: str) -> float:
+    """Return the CPU time that services used in a cycle.
+
+    Each figure of one cycle is a multiple of 10 ms, so the mean of all is more exact than their median.
+    """
+    return statistics.fmean(sum(observed.cpu_seconds[service] for service in services) for observed in cycles)
 
 
 def unchanged_cycles(services: RunningServices, lab: ClusterLab) -> list[ObservedCycle]:

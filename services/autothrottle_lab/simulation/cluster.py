@@ -64,7 +64,7 @@ class SimulatedPartition:
         """The replicas, the ISR and the leader.
 
         Raises:
-            Invalid: there is no replica, the ISR is not a subset, or the leader is not in the ISR.
+            Invalid: there are no replicas, or two on one broker, or the ISR or the leader does not match them.
         """
         isr = self.isr or self.replicas
         leader = (*isr, NO_LEADER)[0] if self.leader is None else self.leader

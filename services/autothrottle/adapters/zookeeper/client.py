@@ -130,7 +130,7 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         So a caller gets the reason before its own deadline.
 
         Raises:
-            Unavailable: there was no connection for `_LONG_LOSS_SECONDS`, and there is none now.
+            Unavailable: no server has answered for `_LONG_LOSS_SECONDS`, and for the second that this waits.
         """
         seconds = time.monotonic() - self._loss_time
         if not self._is_reached.is_set() and seconds > _LONG_LOSS_SECONDS and not self._is_reached.wait(_LOSS_PATIENCE):

@@ -122,11 +122,11 @@ class World(PolicyCycles):
         if self.second < self.delay + self.window:
             return Loads()
         end, start = self.second - self.delay, self.second - self.delay - self.window
-        known = end - self.missing
+        last = end - self.missing
 
         def used(broker_id: int, role: ReplicaRole) -> int:
             totals = self.carried[broker_id, role]
-            return round((totals[known] - totals[start]) / (known - start))
+            return round((totals[last] - totals[start]) / (last - start))
 
         span = timedelta(seconds=end - start)
         reporting = (b for b in self.brokers if b not in self.blind)
